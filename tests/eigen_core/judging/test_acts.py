@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from cli_cases import eigen
-from trading_cases import panel_of
 from trained_run_cases import RUN, trained
 from typer.testing import CliRunner
 
@@ -17,7 +16,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.housekeeping import verify_run
 from eigen_core.judging import act as act_ledger
 from eigen_core.judging.act import Act, Correction, Difference, Reconciliation, act
-from eigen_core.judging.backtest import _latest_exit, decisions_among
+from eigen_core.judging.backtest import decisions_among
 from eigen_core.judging.run_backtests import backtest
 from eigen_core.training.runs import status_of
 from flows.cli.app import app
@@ -67,6 +66,9 @@ def test_day_after_day_the_orders_are_the_trades_of_one_backtest(store: Path, tm
     decided = [(one.next.date, order) for one in found for order in decisions_among(one.next.orders)]
     ordered = [(date, order.symbol) for date, order in decided]
     if run == RUN:
+        ended = trades[trades["reason"] == "time"].set_index(["decision", "symbol"])["exit"].dt.strftime("%Y-%m-%d")
+        due = [order.latest_exit for date, order in decided if (date, order.symbol) in ended.index]
+        assert due == ended.tolist() != []
         # The fill of an order of a portfolio is at another price, which may turn a small one.
         assert ordered == list(zip(trades["decision"].dt.strftime("%Y-%m-%d"), trades["symbol"], strict=True))
     assert len(ordered) > 5
@@ -218,11 +220,3 @@ def test_the_command_prints_orders_and_the_ledger_is_no_damage(store: Path) -> N
         assert order["latest_exit"] > document["date"]
     assert RunDirectory.open(store / "runs", RUN).path.joinpath("act.json").exists()
     assert not verify_run(str(store / "runs"), RUN, deep=True).damages
-
-
-def test_a_sale_is_due_on_a_weekday_where_closes_are_repeated_on_weekends_without_volume() -> None:
-    close = np.full((60, 1), 10.0)
-    panel = panel_of(close, close, close)
-    close[np.arange(60) % 7 > 4] = np.nan
-    assert str(panel.dates[-1]) == "2000-03-02"
-    assert _latest_exit(panel, np.ones((60, 1), dtype=np.bool_), decided=59, asset=0, holding_days=5) == "2000-03-09"

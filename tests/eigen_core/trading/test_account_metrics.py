@@ -108,16 +108,6 @@ def test_what_is_undefined_is_none() -> None:
         assert compute_metrics(curve_of(interest), periods_per_year=P).sharpe is None
 
 
-def test_no_day_no_equity_and_other_days_are_refused() -> None:
-    returns = pd.Series(SERIES["normal"], index=DAYS)
-    with pytest.raises(ValueError, match="at least one day"):
-        compute_metrics(curve_of(returns[:0]), periods_per_year=P)
-    with pytest.raises(ValueError, match="no equity below 0"):
-        compute_metrics(curve_of(pd.Series([-1.5], index=DAYS[:1])), periods_per_year=P)
-    with pytest.raises(ValueError, match="not the 600 days of the account"):
-        compute_metrics(curve_of(returns), curve_of(returns[1:]), periods_per_year=P)
-
-
 def test_an_account_that_has_lost_all_has_figures() -> None:
     found = compute_metrics(curve_of(pd.Series([0.1, -1.0, 0.0, 0.0], index=DAYS[:4])), periods_per_year=P)
     assert (found.total_return, found.cagr, found.max_drawdown) == (-1.0, -1.0, -1.0)

@@ -197,16 +197,6 @@ def panel_with_gaps(seed: int) -> Panel:
     return panel
 
 
-def actions(seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Coefficients with ties, of which some reach the threshold, in whole episodes or now and then; some idle."""
-    random = np.random.default_rng(seed)
-    shape = (CLASSIC_EPISODES, CLASSIC.episode_days, ASSETS)
-    coefficients = np.maximum(random.normal(-0.5, 1.0, shape), 0.0).round(1)
-    coefficients[random.random(shape[:2]) < np.linspace(0.0, 1.0, CLASSIC_EPISODES)[:, None]] = 0.0
-    coefficients[:2] = 0.0
-    return coefficients, random.uniform(0.05, 0.6, shape)
-
-
 @pytest.mark.parametrize(
     ("panel", "reasons"),
     [
@@ -217,7 +207,7 @@ def actions(seed: int) -> tuple[np.ndarray, np.ndarray]:
 )
 def test_both_forms_equal_the_replaced_system(panel: Panel, reasons: set[str]) -> None:
     first_days = np.random.default_rng(7).integers(0, CLASSIC_DAYS - CLASSIC.episode_days + 1, CLASSIC_EPISODES)
-    coefficients, targets = actions(7)
+    coefficients, targets = random_actions(7, CLASSIC_EPISODES, CLASSIC.episode_days, ASSETS)
     slow = [
         ReplacedEpisode(panel, CLASSIC, int(first_day)).run(coefficients[index], targets[index])
         for index, first_day in enumerate(first_days)

@@ -1,28 +1,14 @@
 """What trades gain beyond the market, and the rules of the baselines."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from trading_cases import Array, SlowEpisode, panel_of, prices_of, random_panel, slow_market_gain
+from trading_cases import Array, panel_of, prices_of
 
-from eigen_core.config import Config, TradingConfig, merge
-from eigen_core.trading import excess_of_days, market_gains, mean_excess
+from eigen_core.config import Config, merge
+from eigen_core.trading import excess_of_days, mean_excess
 from eigen_core.trading.baselines import baseline_curves
 from eigen_core.trading.excess import alpha_of, alpha_of_days
-
-
-@pytest.mark.parametrize("fill", ["next_open", "next_close", "same_close"])
-def test_the_market_gains_what_an_asset_drawn_at_random_gains(fill: str) -> None:
-    panel = random_panel(11, days=60, assets=5)
-    prices = prices_of(panel)
-    settings: dict[str, Any] = {"holding_days": 6, "settlement_days": 6, "trading_days": 20, "fill": fill}
-    trading = TradingConfig(**settings, delisting_days=9)
-    gains, rules = market_gains(prices, trading), SlowEpisode(panel, trading, 0)
-    first = 0 if fill == "same_close" else 1
-    slow = [[slow_market_gain(rules, day, offset) for offset in range(first, 16)] for day in range(60)]
-    np.testing.assert_allclose(gains[:, first:16].numpy(), np.array(slow), rtol=1e-12, equal_nan=True)
 
 
 def sum_of_pairs(values: Array, day: NDArray[np.int64], lags: int) -> float:

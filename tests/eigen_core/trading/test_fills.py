@@ -13,7 +13,7 @@ from trading_cases import CPU, SlowEpisode, decided_trades, panel_of, prices_of,
 from eigen_core.common.errors import InputError
 from eigen_core.config import TradingConfig
 from eigen_core.trading import Prices
-from eigen_core.trading.environment import TradingEnvironment
+from eigen_core.trading.environment import trade_whole_episodes
 from eigen_core.trading.excess import excess_of_trades
 from eigen_core.trading.orders import choose_assets
 from eigen_core.trading.prices import prices_of_span
@@ -88,27 +88,19 @@ def test_closes_that_are_repeated_on_weekends_without_volume_are_no_sessions() -
 
 def test_the_end_of_a_split_is_as_far_as_a_sale_looks() -> None:
     """The reward of a training episode whose sale waits does not know the prices of validation."""
-    close = np.full((100, 2), 10.0)
-    close[:, 1] = 11.0
-    close[75:84, 0] = np.nan
-    panel = panel_of(close, close, close)
-    train = panel.splits.train
-    assert train.stop == 60
-    halted = {name: getattr(panel, name).copy() for name in ("open", "high", "low", "close")}
+    close, coefficients = np.full((100, 2), 10.0), torch.tensor([3.0, 0.0]).expand(1, 10, 2)
+    trading = TradingConfig(trading_days=10, holding_days=5, settlement_days=5, min_target=5.0, max_target=6.0)
+    close[50:60, 0] = np.nan
     rewards = []
     for later in (5.0, 50.0):
-        for prices in halted.values():
-            prices[50:60, 0] = np.nan
-            prices[60:, 0] = later
-        changed = replace(panel, valid=~np.isnan(halted["close"]), **halted)
-        trading = TradingConfig(trading_days=10, holding_days=5, settlement_days=5, min_target=5.0, max_target=6.0)
-        environment = TradingEnvironment(Prices.of_panel(changed, CPU), trading)
-        environment.reset(torch.tensor([45]))
-        while not environment.done:
-            environment.step(torch.tensor([[3.0, 0.0]]), torch.full((1, 2), 5.5))
-        rewards.append(environment.rewards())
+        close[60:, 0] = later
+        panel = panel_of(close, close, close)
+        assert panel.splits.train.stop == 60
+        prices, first = Prices.of_panel(panel, CPU), torch.tensor([45])
+        found, summary = trade_whole_episodes(prices, trading, first, coefficients, torch.full((1, 10, 2), 5.5))
+        rewards.append(found)
     assert torch.equal(*rewards)
-    assert int(environment.summary().trades) > 0
+    assert int(summary.trades) > 0
 
 
 def test_a_run_from_before_is_refused_where_some_symbol_does_not_trade() -> None:
