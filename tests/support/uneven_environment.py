@@ -67,6 +67,7 @@ class BrokenEnvironment(UnevenEnvironment):
         """Need an argument that is not given."""
 
 
+gymnasium.register("Uneven-v0", f"{__name__}:UnevenEnvironment", max_episode_steps=9)
 gymnasium.register("WrongArguments-v0", f"{__name__}:UnevenEnvironment", kwargs={"rooms": 1})
 
 

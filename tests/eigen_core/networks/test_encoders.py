@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import conv1d, pad
 
@@ -44,18 +42,6 @@ def test_one_pass_equals_window_by_window_to_the_bit(
     for day in range(first_day, first_day + 25):
         only_the_window = TcnEncoder(features[day - window + 1 : day + 1], 0, window, config)
         assert torch.equal(only_the_window.encode_block(parameters, window - 1, 1)[:, 0], at_once[:, day - first_day])
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.lists(st.integers(1, 30), min_size=1, max_size=4), st.integers(0, 2**31))
-def test_filters_are_moving_means_scaled_by_training_days(scales: list[int], seed: int) -> None:
-    features, training_days = features_of(50, 2, seed), 30
-    bank = FilterBankEncoder(features, training_days, 0, WIDTH.model_copy(update={"scales": tuple(scales)})).bank
-    values = features.double().numpy()
-    for index, scale in enumerate(scales):
-        means = np.stack([values[max(day - scale + 1, 0) : day + 1].sum(0) / scale for day in range(50)])
-        spread = np.sqrt((means[:training_days] ** 2).mean(axis=(0, 1)))
-        np.testing.assert_allclose(bank[..., index * 5 : index * 5 + 5].numpy(), means / spread, rtol=2e-4, atol=2e-5)
 
 
 def encoder_of(kind: str, features: Tensor, chunk: int) -> Encoder:

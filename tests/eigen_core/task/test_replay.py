@@ -1,6 +1,5 @@
 """The ring equals a list of whole transitions; batches are of different days, uniform, and reach everything."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from stand_in_gpu import GPU, stand_in_gpu
+from torch import Tensor
 
 from eigen_core.checkpoint.ring import Ring
 from eigen_core.checkpoint.tensors import tensors_sha256
@@ -33,23 +33,14 @@ MARGIN = 25_000_000
 """Memory that the allocator and pages that are written in part may take beside (bytes)."""
 
 
-def episodes_of(seed: int, count: int, days: int, portfolio_values: int = 4) -> EpisodeBatch:
+def episodes_of(seed: int, count: int, days: int) -> EpisodeBatch:
     generator = keyed_generator(seed, 0, "test", "episodes")
     return EpisodeBatch(
         first_days=torch.tensor(generator.integers(0, 50, count)),
-        portfolios=torch.tensor(
-            generator.standard_normal((count, days, ASSETS, portfolio_values)), dtype=torch.float16
-        ),
+        portfolios=torch.tensor(generator.standard_normal((count, days, ASSETS, 4)), dtype=torch.float16),
         actions=torch.tensor(generator.standard_normal((count, days, ASSETS, 2)), dtype=torch.float32),
         rewards=torch.tensor(generator.standard_normal((count, days)), dtype=torch.float32),
     )
-
-
-def replay_of(*episodes: EpisodeBatch, capacity: int = 24, columns: Mapping[str, Column] = COLUMNS) -> Replay:
-    replay = Replay(capacity, columns, CPU)
-    for batch in episodes:
-        replay.append(rows_of(batch))
-    return replay
 
 
 def transitions_of(episodes: EpisodeBatch) -> list[dict[str, Any]]:
@@ -76,16 +67,18 @@ def saved_ring(replay: Replay) -> Ring:
     return Ring(columns, ring.size, ring.written)
 
 
-APPENDS = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 6)), max_size=8)
+APPENDS = st.tuples(st.integers(1, 4), st.integers(1, 6), st.sampled_from(["", "saved", "shared", "followed"]))
 
 
 @settings(deadline=None, max_examples=150)
-@given(st.integers(24, 60), APPENDS)
-def test_the_ring_equals_a_list_of_transitions(capacity: int, appends: list[tuple[int, int]]) -> None:
-    replay, transitions = Replay(capacity, COLUMNS, CPU), list[dict[str, Any]]()
-    for number, (count, days) in enumerate(appends):
+@given(st.integers(24, 60), st.lists(APPENDS, max_size=8))
+def test_the_ring_equals_a_list_of_transitions(capacity: int, appends: list[tuple[int, int, str]]) -> None:
+    """Also if a checkpoint restores it, other processes read it, or another follows it now and then."""
+    replay, follower = (Replay(capacity, COLUMNS, CPU) for _ in range(2))
+    transitions, shared = list[dict[str, Any]](), dict[str, Tensor]()
+    for number, (count, days, then) in enumerate(appends):
         episodes = episodes_of(number, count, days)
-        replay.append(rows_of(episodes))
+        replay = replay.appended(rows_of(episodes))
         transitions += transitions_of(episodes)
         expected = {number % capacity: transition for number, transition in enumerate(transitions)}
         assert sorted(expected) == list(range(replay.size))
@@ -93,41 +86,24 @@ def test_the_ring_equals_a_list_of_transitions(capacity: int, appends: list[tupl
         rows = replay.pick(torch.arange(replay.size))
         for slot, transition in expected.items():
             assert {name: column[slot].tolist() for name, column in rows.items()} == transition
-
-
-@settings(deadline=None, max_examples=50)
-@given(st.integers(24, 40), APPENDS, APPENDS)
-def test_a_saved_ring_goes_on_as_if_nothing_had_happened(
-    capacity: int, before: list[tuple[int, int]], after: list[tuple[int, int]]
-) -> None:
-    episodes = (episodes_of(number, count, days) for number, (count, days) in enumerate(before))
-    replay = replay_of(*episodes, capacity=capacity)
-    restored = Replay.from_ring(saved_ring(replay), COLUMNS, CPU)
-    assert restored.written == replay.written == sum(count * days for count, days in before)
-    for number, (count, days) in enumerate([(1, 1), *after]):
-        for ring in (replay, restored):
-            ring.append(rows_of(episodes_of(100 + number, count, days)))
-        assert (restored.size, restored.cursor, restored.capacity) == (replay.size, replay.cursor, replay.capacity)
-        assert stored_days(restored).tolist() == stored_days(replay).tolist()
-        for name, tensor in replay.tensors().items():
-            assert torch.equal(restored.tensors()[name], tensor), name
-            assert restored.tensors()[name].dtype == tensor.dtype
-        first, second = (
-            BlockSampler(stored_days(ring), 100, 0, 1, 1).draw(keyed_generator(1, number), 0)
-            for ring in (replay, restored)
-        )
-        assert first.tolist() == second.tolist()
-
-
-@settings(deadline=None, max_examples=100)
-@given(st.integers(24, 40), st.lists(st.tuples(st.integers(1, 4), st.integers(1, 6), st.booleans()), max_size=12))
-def test_a_ring_that_follows_another_holds_what_it_holds(capacity: int, appends: list[tuple[int, int, bool]]) -> None:
-    replay, follower, start = (Replay(capacity, COLUMNS, CPU) for _ in range(3))
-    for number, (count, days, followed) in enumerate(appends):
-        replay.append(rows_of(episodes_of(number, count, days)))
-        if followed:
+        if then == "shared" and shares_memory("cpu"):
+            opened = {name: column.opened() for name, column in replay.share().items()}
+            shared = {name: column for name, column in opened.items() if column is not None}
+        others = []
+        if then == "saved":
+            others.append(Replay.from_ring(saved_ring(replay), COLUMNS, CPU))
+        if shared:
+            others.append(Replay.from_ring(Ring(shared, replay.size, replay.written), COLUMNS, CPU))
+        if then == "followed":
             follower.follow(replay)
-    for source in (replay, replay, start):
+            others.append(follower)
+        for other in others:
+            assert (other.written, other.capacity) == (len(transitions), capacity)
+            assert tensors_sha256(other.tensors()) == tensors_sha256(replay.tensors())
+            assert other.on_host("day").tolist() == replay.on_host("day").tolist()
+        if then == "saved":
+            replay, shared = others[0], {}
+    for source in (replay, replay, Replay(capacity, COLUMNS, CPU)):
         follower.follow(source)
         assert tensors_sha256(follower.tensors()) == tensors_sha256(source.tensors())
 
@@ -143,24 +119,6 @@ def test_a_ring_on_a_gpu_follows_one_on_the_host() -> None:
             assert {tensor.device for name, tensor in follower.tensors().items() if name in COLUMNS} == {GPU}
             assert all(torch.equal(follower.tensors()[name].cpu(), replay.tensors()[name]) for name in COLUMNS)
             assert follower.on_host("day").tolist() == replay.on_host("day").tolist()
-
-
-@pytest.mark.skipif(not shares_memory("cpu"), reason="another system")
-@given(st.integers(4, 12), st.lists(st.integers(1, 4), min_size=1, max_size=5), st.integers(0, 5))
-def test_others_read_a_shared_ring_as_it_is_appended_to(capacity: int, appends: list[int], shared_after: int) -> None:
-    replay, plain = (Replay(capacity, market_columns(ASSETS, 0), CPU) for _ in range(2))
-    for index, days in enumerate(appends):
-        if index == shared_after:
-            replay.share()
-        rows = rows_of(episodes_of(index, 1, days, portfolio_values=0))
-        replay, plain = replay.appended(rows), plain.appended(rows)
-    there = {name: column.opened() for name, column in replay.share().items()}
-    assert all(column is not None for column in there.values())
-    ring = Ring({name: column for name, column in there.items() if column is not None}, replay.size, replay.written)
-    other = Replay.from_ring(ring, market_columns(ASSETS, 0), CPU)
-    for one in (replay, other):
-        assert tensors_sha256(one.tensors()) == tensors_sha256(plain.tensors())
-        assert one.on_host("day").tolist() == plain.on_host("day").tolist()
 
 
 @pytest.mark.parametrize("name", ["portfolio", "day", "reward"])
@@ -186,7 +144,7 @@ def test_actions_of_half_precision_take_half_the_bytes_and_are_rounded_once() ->
 
 
 def test_more_than_the_ring_can_hold_is_refused_and_changes_nothing() -> None:
-    replay = replay_of(episodes_of(1, 4, 5))
+    replay = Replay(24, COLUMNS, CPU).appended(rows_of(episodes_of(1, 4, 5)))
     before = {name: tensor.clone() for name, tensor in replay.tensors().items()}
     with pytest.raises(InputError, match=r"replay\.capacity 24 is below the 25 transitions"):
         replay.append(rows_of(episodes_of(2, 5, 5)))
