@@ -8,6 +8,15 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+UNEVEN: dict[str, Any] = {
+    "task": f"gym:{__name__}:UnevenEnvironment",
+    "environment": {"episode_steps": 9, "normalise_observations": True, "normalise_rewards": True},
+    "exploration": {"scale": 0.5},
+    "replay": {"capacity": 95, "minimum": 20},
+}
+"""Sections of a small configuration; episodes have 1 to 9 steps."""
+RAW: dict[str, Any] = {"normalise_observations": False, "normalise_rewards": False}
+
 
 class UnevenEnvironment(gymnasium.Env[NDArray[np.float64], NDArray[np.float32]]):
     """Observes `[2, 2]`: position, last move. The reward is how far it is from the border."""

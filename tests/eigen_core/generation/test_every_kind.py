@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from science_cases import learner_with, method_with, random_panel, small_config
+from science_cases import LEARNERS_OF_ANY_TASK, learner_with, method_with, random_panel, small_config
 from training_cases import advance, begun, content_for, content_of, resumed_from, saved_of
+from uneven_environment import RAW, UNEVEN
 
 from benchmarks.learning.leak import GENERATIONS, LEARNING, SEEDS, learning_curve, oracle_reward, random_reward
 from benchmarks.synthetic import planted_edge_market
@@ -33,9 +34,18 @@ from eigen_core.reporting.plots import write_plots
 from eigen_core.task import TaskData, open_data, task_class
 
 LEARNERS, METHODS = list(registry.LEARNERS), list(registry.METHODS)
+PORTFOLIO = {"short": 0.3, "initial_speed": 0.2}
 KINDS: dict[str, dict[str, Any]] = {
     **{learner: {"learner": {"algorithm": learner}} for learner in LEARNERS},
     **{method: {"evolution": method_with(method, sync_generations=1)} for method in METHODS},
+    **{
+        f"portfolio, {learner}": {"task": "portfolio", "learner": {"algorithm": learner}, "portfolio": PORTFOLIO}
+        for learner in (*LEARNERS_OF_ANY_TASK, "direct")
+    },
+    **{f"gym, {learner}": {**UNEVEN, "learner": {"algorithm": learner}} for learner in LEARNERS_OF_ANY_TASK},
+    "gym, discrete": {**UNEVEN, "task": "gym:uneven_environment:DiscreteEnvironment", "learner": {"algorithm": "ppo"}},
+    "gym, not normalised": merge(UNEVEN, {"environment": RAW}),
+    "gym, ppo, not normalised": merge(UNEVEN, {"environment": RAW, "learner": {"algorithm": "ppo"}}),
     "random actions at first": {"exploration": {"random_steps": 300}},
     "actions in half precision": {"replay": {"actions": "float16"}},
 }
@@ -50,8 +60,8 @@ ADDED: dict[str, dict[str, Any]] = {
 
 
 def marked(kinds: Sequence[str]) -> pytest.MarkDecorator:
-    slower = "added task and learner"
-    cases = [pytest.param(kind, marks=[pytest.mark.thorough] if kind == slower else []) for kind in kinds]
+    slower = ("added task and learner", "portfolio, td3", "portfolio, sac", "portfolio, direct")
+    cases = [pytest.param(kind, marks=[pytest.mark.thorough] if kind in slower else []) for kind in kinds]
     return pytest.mark.parametrize("kind", cases)
 
 
@@ -87,7 +97,9 @@ def test_a_resumed_run_goes_on_with_the_same_bits(kind: str, tmp_path: Path) -> 
     resumed = resumed_from(directory, config)
     assert content_of(resumed) == content_of(state)
     assert content_of(advance(resumed, 2)) == content_of(advance(state, 2))
-    assert hold_out(state) is not None
+    held_out = hold_out(state)
+    assert held_out is not None
+    assert hold_out(resumed) == held_out
     assert len(write_plots(state.history, state.telemetry, tmp_path / "plots", state.learner.curves)) == 5
 
 

@@ -9,16 +9,14 @@ import torch
 from pointer_task import PointerTask
 from science_cases import random_panel, small_config
 from torch import Tensor
-from training_cases import advance
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.randomness import keyed_generator
-from eigen_core.config import PpoConfig, merge
-from eigen_core.generation import TrainingState, evaluate, evolve, start_training, train
+from eigen_core.config import PpoConfig
+from eigen_core.generation import start_training
 from eigen_core.learning.interface import learner_settings
 from eigen_core.learning.ppo import PpoLearner
 from eigen_core.networks.population import Population, initial_weights
-from eigen_core.task import open_data
 from eigen_core.task.replay import Replay
 
 CPU = torch.device("cpu")
@@ -145,37 +143,6 @@ def test_early_stops_of_some_change_no_bit_of_others() -> None:
             assert torch.equal(tensor, together.population.tensors()[name][agents]), name
         for name, curve in learned.curves.items():
             assert torch.equal(curve.nan_to_num(-1.0), curves[name][agents].nan_to_num(-1.0)), name
-
-
-def uneven_state(**sections: Any) -> TrainingState:
-    base = {
-        "task": "gym:uneven_environment:UnevenEnvironment",
-        "environment": {"episode_steps": 9, "normalise_observations": True, "normalise_rewards": True},
-        "replay": {"capacity": 95, "minimum": 1},
-        "learner": {"algorithm": "ppo", "epochs": 2, "batch_size": 6},
-    }
-    config = small_config(**merge(base, sections))
-    return start_training(config, open_data(config).content)
-
-
-def test_a_learner_of_continuous_actions_is_refused_where_they_are_discrete() -> None:
-    with pytest.raises(InputError, match=r"use learner\.algorithm ppo"):
-        uneven_state(task="gym:uneven_environment:DiscreteEnvironment", learner={"algorithm": "ddpg"})
-
-
-def test_only_the_newest_generation_counts() -> None:
-    """With older transitions in the replay or without, agents learn the same."""
-    states = [uneven_state(replay={"capacity": capacity}) for capacity in (90, 900)]
-    for state in states:
-        advance(state, 3)
-    assert torch.equal(states[0].population.weights, states[1].population.weights)
-
-
-def test_without_gradient_steps_nothing_is_learned() -> None:
-    state = uneven_state(learner={"epochs": 0})
-    evaluate(state)
-    assert train(state) is None
-    assert evolve(state).learning is None
 
 
 def test_an_encoder_of_blocks_is_refused() -> None:

@@ -10,15 +10,13 @@ import pandas as pd
 import pytest
 import torch
 from numpy.typing import NDArray
-from science_cases import LEARNERS_OF_ANY_TASK, random_panel, small_config
+from science_cases import random_panel, small_config
 from trading_cases import SlowEpisode, panel_of, slow_market_gain
-from training_cases import advance, content_of, market_of, resumed_from, small_state
+from training_cases import market_of, small_state
 
-from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
-from eigen_core.generation import TrainingState, hold_out, snapshot, start_training
 from eigen_core.judging.backtest import decide_weights
 from eigen_core.learning.counterfactual import CounterfactualLearner
 from eigen_core.market import Panel
@@ -130,37 +128,8 @@ def test_a_batch_has_what_is_observed_on_different_days_and_what_would_have_come
         assert torch.equal(outcomes.rewards[agent, moment][known], expected[known])
 
 
-QUICK = ("ddpg", "ppo")
-LEARNERS = [
-    pytest.param(name, marks=[] if name in QUICK else pytest.mark.thorough)
-    for name in (*LEARNERS_OF_ANY_TASK, "direct")
-]
-
-
 def portfolio_config(**sections: Any) -> Config:
     return small_config(task="portfolio", **sections)
-
-
-def begin(config: Config) -> TrainingState:
-    return start_training(config, random_panel(config))
-
-
-@pytest.mark.parametrize("learner", LEARNERS)
-@pytest.mark.cpu
-def test_groups_and_a_resume_change_no_bit(learner: str, tmp_path: Path) -> None:
-    sections: dict[str, Any] = {"learner": {"algorithm": learner}, "portfolio": {"short": 0.3, "initial_speed": 0.2}}
-    # The last of three is a group of its own.
-    populations = [{"size": 3, "group_size": size} for size in (0, 1, 2)]
-    states = [advance(begin(portfolio_config(population=population, **sections)), 2) for population in populations]
-    contents = [content_of(state) for state in states]
-    assert contents[0] == contents[1] == contents[2]
-    assert states[0].history[-1].learning is not None
-    directory = RunDirectory.create(tmp_path, "run", {})
-    directory.save(snapshot(states[0]))
-    resumed = resumed_from(directory, portfolio_config(population=populations[0], **sections))
-    assert content_of(advance(resumed, 1)) == content_of(advance(states[0], 1))
-    assert hold_out(resumed) is not None
-    assert resumed.history[-1].trading.keys() == {"turnover", "exposure", "largest_weight"}
 
 
 @pytest.mark.parametrize("observe", [True, False])
