@@ -1,4 +1,4 @@
-"""PPO of stacked agents equals a plain one of each; early stops, episodes of unequal length, time limits."""
+"""PPO: clipped values, annealing, and agents that stop early without changing a bit of others."""
 
 from dataclasses import replace
 from typing import Any
