@@ -27,8 +27,11 @@ def alone(config: Config, generations: int) -> TrainingState:
 
 @contextmanager
 def led(config: Config, workers: LocalWorkers) -> Iterator[tuple[TrainingState, WorkerExecutor]]:
-    with led_by(config, workers.address, workers.start_missing) as state_and_executor:
-        yield state_and_executor
+    """Lead a run whose agents all of these workers can compute."""
+    with led_by(config, workers.address, workers.start_missing) as (state, executor):
+        workers.start_missing()
+        wait_for(executor, workers.count)
+        yield state, executor
 
 
 @contextmanager

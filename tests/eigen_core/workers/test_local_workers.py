@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -56,17 +56,8 @@ def test_workers_that_failed_are_said_once_and_then_replaced(monkeypatch: pytest
 def test_workers_are_shared_out_among_gpus_and_the_next_gets_that_of_the_lost(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    written = "$CUDA_VISIBLE_DEVICES"
-    monkeypatch.setattr(
-        sys,
-        "executable",
-        script(
-            tmp_path,
-            f'echo "{written}" > {tmp_path}/$$.new',
-            f"mv {tmp_path}/$$.new {tmp_path}/$$.gpu",
-            "exec sleep 60",
-        ),
-    )
+    tell = f'echo "$CUDA_VISIBLE_DEVICES" > {tmp_path}/$$.new; mv {tmp_path}/$$.new {tmp_path}/$$.gpu'
+    monkeypatch.setattr(sys, "executable", script(tmp_path, tell, "exec sleep 60"))
 
     def gpus(workers: LocalWorkers) -> list[str]:
         files = [tmp_path / f"{process}.gpu" for process in workers.processes]
@@ -118,21 +109,10 @@ def test_workers_are_given_the_gpus_where_the_run_computes_on_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = list[tuple[int, tuple[str, ...]]]()
-
-    class Started:
-        def __init__(self, count: int, gpus: tuple[str, ...]) -> None:
-            made.append((count, gpus))
-
-        def __enter__(self) -> None:
-            pass
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     monkeypatch.setattr("eigen_core.run.resolve_device", lambda _: SimpleNamespace(type=device))
-    monkeypatch.setattr(eigen_core.workers, "LocalWorkers", Started)
+    monkeypatch.setattr(eigen_core.workers, "LocalWorkers", lambda *arguments: nullcontext(made.append(arguments)))
     with local_workers(small_config(workers=workers)):
         pass
     assert made == ([] if started is None else [started])
@@ -164,24 +144,19 @@ def test_a_scheduler_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.thorough
 @pytest.mark.cpu
-def test_a_scheduler_that_is_lost_is_named(tmp_path: Path) -> None:
-    with scheduled(tmp_path) as (state, address, scheduler):
-        scheduler.kill()
-        scheduler.wait()
-        for _ in range(2):
-            with pytest.raises(SchedulerLostError, match=f"scheduler {address} cannot be reached any more"):
-                evaluate(state)
-    assert content_of(state) == content_of(alone(state.config, 1))
-
-
-@pytest.mark.thorough
-@pytest.mark.cpu
-def test_a_scheduler_that_hangs_counts_as_lost(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("ending", "reason"), [(signal.SIGKILL, ".*"), (signal.SIGSTOP, "no answer for 2 s")], ids=["lost", "hangs"]
+)
+def test_a_scheduler_that_does_not_answer_any_more_is_named(
+    ending: signal.Signals, reason: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     with scheduled(tmp_path) as (state, address, scheduler):
         monkeypatch.setattr("eigen_core.workers.connection._ANSWER_SECONDS", 2.0)
-        scheduler.send_signal(signal.SIGSTOP)
-        with pytest.raises(SchedulerLostError, match=f"scheduler {address} .* any more .no answer for 2 s.:"):
-            evaluate(state)
+        scheduler.send_signal(ending)
+        for _ in range(2):
+            with pytest.raises(SchedulerLostError, match=rf"scheduler {address} .* any more \({reason}\):"):
+                evaluate(state)
+    assert content_of(state) == content_of(alone(state.config, 1))
 
 
 def unreachable(folder: Path, scheduler: str) -> Any:

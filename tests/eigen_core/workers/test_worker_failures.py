@@ -12,7 +12,7 @@ from science_cases import small_config
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 from training_cases import advance, content_of
-from worker_cases import PENDULUM, alone, led, occupied, replaced, wait_for, wait_until_listed
+from worker_cases import PENDULUM, alone, led, occupied, replaced, wait_until_listed
 
 from eigen_core.common.errors import WorkerLostError
 from eigen_core.generation import evaluate
@@ -55,14 +55,15 @@ def failing_with(error: str) -> Callable[..., object]:
         ("play", "unsendable", "RuntimeError", r"ValueError: \('one', <generator"),
     ],
 )
-def test_what_a_worker_raises_is_raised_here(
+def test_what_a_worker_raises_is_raised_here_and_nothing_of_the_run_is_left_there(
     workers: LocalWorkers, method: str, error: str, expected: str, text: str
 ) -> None:
-    config = small_config(population={"size": 2})
-    with led(config, workers) as (state, executor):
-        wait_for(executor, 2)
+    with led(small_config(population={"size": 2}), workers) as (state, _):
         with replaced(workers, method, failing_with(error)), pytest.raises(Exception, match=text) as raised:
             evaluate(state)
+        # Else the workers would have the run twice when it is tried again, as long as the failure is remembered.
+        wait_until_listed(workers, [(), ()])
+    assert raised.value.__traceback__ is not None
     assert type(raised.value).__name__ == expected
 
 
@@ -88,23 +89,11 @@ def test_workers_stop_what_nothing_waits_for_and_take_part_in_the_next_attempt(
             time.sleep(0.02)
 
     with led(config, workers) as (state, executor):
-        wait_for(executor, 2)
         with replaced(workers, "play", play), pytest.raises(ValueError, match="the second fails"):
             evaluate(state)
         evaluate(state)
         assert len(executor.workers) == 2
         assert content_of(advance(state, 1)) == content_of(alone(config, 1))
-
-
-def test_what_fails_while_it_begins_leaves_nothing_in_the_workers(workers: LocalWorkers) -> None:
-    """Else the workers would have the run twice when it is tried again, as long as the failure is remembered."""
-    with led(small_config(), workers) as (state, executor):
-        wait_for(executor, 2)
-        with replaced(workers, "open", failing_with("permission")):
-            with pytest.raises(OSError, match="of the game") as failed:
-                evaluate(state)
-            wait_until_listed(workers, [(), ()])
-    assert failed.value.__traceback__ is not None
 
 
 def test_a_worker_that_has_freed_the_run_counts_as_lost(workers: LocalWorkers) -> None:
@@ -116,8 +105,7 @@ def test_a_worker_that_has_freed_the_run_counts_as_lost(workers: LocalWorkers) -
                 dask_scheduler.client_releases_keys(keys=[key], client=client.client_key, stimulus_id="test")
 
     config = small_config()
-    with led(config, workers) as (state, executor):
-        wait_for(executor, 2)
+    with led(config, workers) as (state, _):
         advance(state, 1)
         with connected(workers.address) as client:
             client.run_on_scheduler(release)
@@ -134,7 +122,6 @@ def test_a_worker_whose_thread_is_taken_is_used_once_it_is_free(
     monkeypatch.setattr(patience, 1.0)
     config, free = small_config(), tmp_path / "free"
     with led(config, workers) as (state, executor):
-        wait_for(executor, 2)
         with occupied(workers, free, 1) as [taken]:
             advance(state, 2)
             assert taken not in executor.workers

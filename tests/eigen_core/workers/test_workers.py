@@ -72,7 +72,6 @@ def test_transitions_are_sent_to_each_other_machine_once(
             reach_nothing(monkeypatch)
         apart = replaced(workers, "_machine", lambda _: str(os.getpid())) if machines == 2 else nullcontext()
         with apart, led(config, workers) as (state, executor):
-            wait_for(executor, 2)
             assert content_of(advance(state, generations)) == content_of(expected)
             sent.append(executor.sent_bytes)
     assert expected.replay.written > 3 * expected.replay.capacity
@@ -87,7 +86,6 @@ def test_another_worker_shares_the_replay_of_a_machine_that_lost_the_one_that_di
     config = small_config()
     reach_nothing(monkeypatch)
     with led(config, workers) as (state, executor):
-        wait_for(executor, 2)
         advance(state, 1)
         first, second = executor.workers
         monkeypatch.setattr(executor, "addresses", lambda: [second])
@@ -114,9 +112,8 @@ def test_a_phase_whose_worker_was_killed_is_made_good_by_calling_it_again(
     config = small_config()
     if elsewhere:
         reach_nothing(monkeypatch)
-    with led(config, workers) as (state, executor):
+    with led(config, workers) as (state, _):
         advance(state, 1)
-        wait_for(executor, 2)
         for earlier in PHASES[: PHASES.index(phase)]:
             earlier(state)
         worker = sorted(workers.processes)[0]
@@ -138,8 +135,7 @@ def test_a_phase_whose_worker_was_killed_is_made_good_by_calling_it_again(
 @pytest.mark.thorough
 def test_a_worker_that_ends_before_it_has_the_run_is_left_out(workers: LocalWorkers, warnings: list[str]) -> None:
     config = small_config()
-    with led(config, workers) as (state, executor):
-        wait_for(executor, 2)
+    with led(config, workers) as (state, _):
         worker = sorted(workers.processes)[0]
         # The scheduler still lists it when the phase begins.
         os.kill(worker, signal.SIGSTOP)
@@ -154,9 +150,8 @@ def test_a_worker_that_ends_before_it_has_the_run_is_left_out(workers: LocalWork
 @pytest.mark.thorough
 def test_a_worker_that_hangs_counts_as_lost() -> None:
     config = small_config()
-    with LocalWorkers(2, lost_seconds=15) as workers, led(config, workers) as (state, executor):
+    with LocalWorkers(2, lost_seconds=15) as workers, led(config, workers) as (state, _):
         advance(state, 1)
-        wait_for(executor, 2)
         worker = sorted(workers.processes)[0]
         os.kill(worker, signal.SIGSTOP)
         with pytest.raises(WorkerLostError):
@@ -198,29 +193,13 @@ def test_a_worker_that_joins_is_used_from_the_next_phase_on() -> None:
         assert len(executor.workers) == 2
 
 
-def test_data_are_sent_to_workers_that_do_not_find_them(workers: LocalWorkers) -> None:
+def test_data_are_sent_to_workers_that_do_not_find_them_and_not_again(workers: LocalWorkers) -> None:
     config = small_config()
-    prices = array_bytes(content_for(config))
     # The configuration names other prices than those of `led`.
     with led(config, workers) as (state, executor):
-        workers.start_missing()
-        wait_for(executor, 2)
-        evaluate(state)
-        assert executor.sent_bytes > 2 * prices
-    found = open_data(config).content
-    state = start_training(config, found)
-    with WorkerExecutor("led", config, found, found.fingerprint, workers.address) as state.executor:
-        evaluate(state)
-        assert state.executor.sent_bytes < array_bytes(found)
-
-
-def test_data_and_replay_are_not_sent_again(workers: LocalWorkers) -> None:
-    with led(small_config(), workers) as (state, executor):
-        # One that joins later would be sent the data.
-        workers.start_missing()
-        wait_for(executor, 2)
         evaluate(state)
         before = executor.sent_bytes
+        assert before > 2 * array_bytes(content_for(config))
         train(state)
         # The agents and the batches.
         assert executor.sent_bytes - before < state.population.nbytes + 50_000
@@ -229,12 +208,16 @@ def test_data_and_replay_are_not_sent_again(workers: LocalWorkers) -> None:
         evaluate(state)
         # The agents play without what the learner keeps.
         assert executor.sent_bytes - before < state.population.weights.nbytes + 1_000
+    found = open_data(config).content
+    state = start_training(config, found)
+    with WorkerExecutor("led", config, found, found.fingerprint, workers.address) as state.executor:
+        evaluate(state)
+        assert state.executor.sent_bytes < array_bytes(found)
 
 
 def test_a_worker_guards_its_memory_and_keeps_nothing_of_what_failed(workers: LocalWorkers) -> None:
     """Agents, replay and task would be there twice when it is tried again, as long as the failure is remembered."""
-    with led(small_config(memory={"limit_gb": 0.05}), workers) as (state, executor):
-        wait_for(executor, 2)
+    with led(small_config(memory={"limit_gb": 0.05}), workers) as (state, _):
         with pytest.raises(MemoryGuardError) as raised:
             evaluate(state)
         wait_until_listed(workers, [(), ()])
@@ -253,16 +236,13 @@ def test_a_worker_with_other_code_is_named(workers: LocalWorkers, monkeypatch: p
         evaluate(state)
 
 
-def test_workers_are_listed_with_their_runs(workers: LocalWorkers) -> None:
+def test_workers_are_listed_with_their_runs(workers: LocalWorkers, tmp_path: Path) -> None:
     with led(small_config(), workers) as (state, executor):
-        wait_for(executor, 2)
         evaluate(state)
         listed = workers_of(workers.address)
         assert [worker.address for worker in listed] == list(executor.workers)
     assert all("led" in worker.runs and worker.threads == 1 and worker.memory_bytes > 1e8 for worker in listed)
-
-
-def test_workers_are_listed_with_the_whole_runs_that_they_train(workers: LocalWorkers, tmp_path: Path) -> None:
+    # A sweep's worker trains whole runs.
     with occupied(workers, tmp_path / "end", 1, key=key_of("whole")):
         wait_until_listed(workers, [(), ("whole",)])
 
