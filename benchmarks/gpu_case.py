@@ -16,7 +16,7 @@ from benchmarks.measure import seconds_of
 from eigen_core.config import Config, DdpgConfig
 from eigen_core.config.loading import load_config
 from eigen_core.generation import TrainingState, evaluate, evolve, start_training, train
-from eigen_core.generation.agents import AgentComputer
+from eigen_core.generation.executor import LocalExecutor
 from eigen_core.learning.interface import learner_settings
 from eigen_core.networks.population import agent_groups
 from eigen_core.task.panel import PanelFacts, random_panel
@@ -136,7 +136,7 @@ def measured(device: torch.device, case: Case, small: bool) -> Measured:
             phase(state)
         touched[name] = (counted.operators, counted.bytes, flops.get_total_flops())
     computer, size = state.executor, config.population.size
-    assert isinstance(computer, AgentComputer)
+    assert isinstance(computer, LocalExecutor)
     steps = {
         "train": len(agent_groups(size, computer.group_size)) * learner_settings(config, DdpgConfig).gradient_steps,
         "evaluate": len(agent_groups(size, computer.playing_size)) * state.task.episode_steps,

@@ -37,8 +37,8 @@ class MemoryWatch:
     def __init__(self, config: Config, location: RunLocation, listeners: Sequence[Listener]) -> None:
         self._location = location
         self._listeners = listeners
-        of_device = device_limit(resolve_device(config.device))
-        self.guard = MemoryGuard(host_limits(config.memory), config.memory, device_limit=of_device)
+        gpu = device_limit(resolve_device(config.device))
+        self.guard = MemoryGuard(host_limits(config.memory), config.memory, device_limit=gpu)
 
     def __enter__(self) -> Self:
         self.guard.__enter__()
@@ -52,7 +52,7 @@ class MemoryWatch:
         self._stop_listening()
         self.guard.__exit__(kind, error, traceback)
 
-    def expect(self, run_plan: RunPlan) -> None:
+    def set_plan(self, run_plan: RunPlan) -> None:
         # GPU memory of CUDA's driver and of the workers is measured as that of other processes.
         own = peaks_of(part for part in run_plan.parts if part.device_holder == "training")
         self.guard.set_plan(
@@ -88,19 +88,19 @@ class MemoryWatch:
             for phase, tried in attempts.items()
         )
 
-    def keep_abort(self, error: MemoryGuardError) -> None:
+    def report_abort(self, error: MemoryGuardError) -> None:
         """Save the report of the guard's error in the run, if it exists, and send it to the listeners.
 
         The error loses its traceback, whose frames hold the training's state: what follows needs that memory.
         """
         error.__traceback__ = error.__cause__ = error.__context__ = None
-        self._keep(error.report, error.phase)
+        self._save(error.report, error.phase)
 
     def _report_on_demand(self) -> None:
         report = self.guard.report("SIGUSR1 was received")
-        self._keep(report, report.phases[-1].phase if report.phases else "")
+        self._save(report, report.phases[-1].phase if report.phases else "")
 
-    def _keep(self, report: MemoryReport, phase: str) -> None:
+    def _save(self, report: MemoryReport, phase: str) -> None:
         if self._location.local.exists():
             newest = self._location.local.newest_manifest()
             generation = 1 if newest is None else newest.generation + 1

@@ -109,7 +109,7 @@ def train_run(
             with watch.guard.exhaustion_reported():
                 return _Training(config, run, watch, listeners, run_phase, stop_requests).train()
         except MemoryGuardError as error:
-            watch.keep_abort(error)
+            watch.report_abort(error)
             raise
 
 
@@ -143,7 +143,7 @@ class _Training:
         self.send(lambda listener: listener.chosen(generation))
         data = open_data(config)
         plan = require_fit(config, data, name)
-        self.watch.expect(plan)
+        self.watch.set_plan(plan)
         with ExitStack() as exits:
             workers = exits.enter_context(local_workers(config))
             # Before the run is created: this refuses a configuration that cannot be trained.
@@ -213,22 +213,22 @@ class _Training:
             self.phase(training, phase, generation, partial(compute, state))
             return time.perf_counter() - started
 
-        took: dict[str, Any] = {
+        measured: dict[str, Any] = {
             "evaluate_seconds": timed("evaluate", _evaluate),
             "train_seconds": timed("train", _train),
             "evolve_seconds": timed("evolve", _evolve),
         }
         release_free_memory()
-        took["rss_bytes"] = training.guard.sample().host
-        took["exchanged_bytes"] = state.executor.exchanged_bytes - exchanged_before
-        self.record_telemetry(state, generation, took)
+        measured["rss_bytes"] = training.guard.sample().host
+        measured["exchanged_bytes"] = state.executor.exchanged_bytes - exchanged_before
+        self.record_telemetry(state, generation, measured)
         try:
-            took["checkpoint_seconds"] = timed("checkpoint", partial(_checkpoint, session=session))
+            measured["checkpoint_seconds"] = timed("checkpoint", partial(_checkpoint, session=session))
         except self.stop_requests:
             _checkpoint_before_end(state, session)
             self.send(lambda listener: listener.checkpointed(training))
             raise
-        telemetry = self.record_telemetry(state, generation, took)
+        telemetry = self.record_telemetry(state, generation, measured)
         self.send(lambda listener: listener.checkpointed(training))
         if is_drawn:
             plots.begin(generation)
@@ -239,10 +239,10 @@ class _Training:
         self.send(lambda listener: listener.phase_started(generation, phase))
         self.run_phase(phase, generation, partial(_guarded, training.guard, phase, generation, compute))
 
-    def record_telemetry(self, state: TrainingState, generation: int, took: Mapping[str, Any]) -> Telemetry:
+    def record_telemetry(self, state: TrainingState, generation: int, measured: Mapping[str, Any]) -> Telemetry:
         ended = self.watch.phases_of(generation)
         peak = max(phase.peak_bytes for phase in ended)
-        telemetry = Telemetry(generation=generation, rss_peak_bytes=peak, phases=ended, **took)
+        telemetry = Telemetry(generation=generation, rss_peak_bytes=peak, phases=ended, **measured)
         record_telemetry(state, telemetry)
         return telemetry
 
@@ -402,7 +402,7 @@ def computed_by_workers(run: str, state: TrainingState, data: TaskData, local: "
 def _guarded(guard: MemoryGuard, phase: str, generation: int, compute: Callable[[], list[str]]) -> None:
     with guard.phase(phase, generation), profiled(phase, generation):
         facts = compute()
-    usage = next(usage for usage in reversed(guard.usage_of(generation)) if usage.phase == phase)
+    usage = guard.phases[-1]
     seconds = usage.ended - usage.began
     # A fixed number of digits, for scripts that read the log.
     facts += [f"{seconds:.2f} s" if seconds < _MINUTE else duration(seconds), size(usage.peak_bytes)]

@@ -15,7 +15,7 @@ from eigen_core.checkpoint.tensors import tensors_sha256
 from eigen_core.common.progress import report_progress
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.records import GenerationRecord, HoldoutResult, ancestors_after
-from eigen_core.generation.agents import Episodes
+from eigen_core.generation.executor import Episodes
 from eigen_core.generation.state import EvaluationResult, TrainingState
 from eigen_core.learning import Champion, GenerationResult
 from eigen_core.learning.method import mean_of_lowest, spread_starts, standard_errors

@@ -29,7 +29,7 @@ from eigen_core.common.records import (
     parse_telemetry,
 )
 from eigen_core.config import Config
-from eigen_core.generation.agents import AgentComputer, Executor
+from eigen_core.generation.executor import Executor, LocalExecutor
 from eigen_core.learning import Champion, MethodState, method_class
 from eigen_core.machine.arithmetic import arithmetic_of, warn_if_hardware_differs, warn_of_arithmetic
 from eigen_core.networks.population import Population, initial_weights
@@ -80,14 +80,13 @@ class TrainingState:
         population, replay, champion, method_state, noise_scale, task_state: input of the next generation.
         evaluated: result of the evaluate phase of the generation under way, else None.
         learned: (generation, statistics) of its train phase, else None.
-        initial_weights: returns the initial weights of the run, float32 `[agents, parameters]`.
         history, telemetry: one record per completed generation.
     """
 
     def __init__(self, config: Config, content: Any) -> None:  # noqa: ANN401 - the task's own
         self.config = config
         self.device = resolve_device(config.device)
-        computer = AgentComputer(config, content, self.device)
+        computer = LocalExecutor(config, content, self.device)
         self.heads, self.task, self.learner = computer.heads, computer.task, computer.learner
         self.executor: Executor = computer
         self.group_size, self.playing_size = computer.group_size, computer.playing_size
@@ -95,11 +94,7 @@ class TrainingState:
         method = method_class(config.evolution)(config, self.task.critic_layout.size, self.learner.new_agents)
         self.method = method
         self.generation = 0
-        layouts = (self.task.critic_layout, self.task.actor_layout)
-        # Holds no reference to the state, which is freed with its memory on a GPU as soon as nothing else needs it.
-        draw = partial(initial_weights, layouts, config.population.size, config.seed, self.device)
-        self.initial_weights: Callable[[], Tensor] = draw
-        self.population, self.method_state = method.begin(draw())
+        self.population, self.method_state = method.begin(self.initial_weights())
         self.replay = Replay(config.replay.capacity, self.task.columns, self.device)
         self.champion: Champion | None = None
         self.noise_scale = config.exploration.scale
@@ -108,6 +103,11 @@ class TrainingState:
         self.learned: tuple[int, dict[str, float] | None] | None = None
         self.history = RecordLog(GenerationRecord)
         self.telemetry = RecordLog(Telemetry)
+
+    def initial_weights(self) -> Tensor:
+        """Return the weights with which the run began, float32 `[agents, parameters]`."""
+        layouts = (self.task.critic_layout, self.task.actor_layout)
+        return initial_weights(layouts, self.config.population.size, self.config.seed, self.device)
 
     def commit(self, **changes: object) -> None:
         """Replace attributes at once: no exception, asynchronous ones included, can come between two of them."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, starmap
 from typing import Any, Self
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 from eigen_core.common.errors import InputError, WorkerLostError
 from eigen_core.common.progress import report_progress
 from eigen_core.config import Config
-from eigen_core.generation.agents import EpisodeResults, Episodes
+from eigen_core.generation.executor import EpisodeResults, Episodes
 from eigen_core.generation.state import resolve_device
 from eigen_core.learning import LearningPlan
 from eigen_core.machine import shared_probe, shares_memory
@@ -44,14 +44,6 @@ _STARTING = "it started the run"
 # Time in which an idle worker starts the run; the first call imports all libraries.
 _PATIENCE_SECONDS = 20.0
 _FIRST_WORKER_SECONDS = 60.0
-
-
-def agent_shares(agents: slice, workers: int) -> list[slice]:
-    """Cut consecutive agents into shares of nearly the same size, at most one for each of the workers."""
-    number = agents.stop - agents.start
-    shares = min(number, workers)
-    ends = [agents.start + number * share // shares for share in range(shares + 1)]
-    return [slice(start, stop) for start, stop in pairwise(ends)]
 
 
 class WorkerExecutor:
@@ -178,8 +170,11 @@ class WorkerExecutor:
         return where
 
     def _shares(self, agents: slice) -> list[tuple[Worker, slice]]:
-        workers = self._ready()
-        return list(zip(workers, agent_shares(agents, len(workers)), strict=False))
+        """Cut consecutive agents into shares of nearly the same size, one for each worker as far as they suffice."""
+        workers, number = self._ready(), agents.stop - agents.start
+        shares = min(number, len(workers))
+        ends = [agents.start + number * share // shares for share in range(shares + 1)]
+        return list(zip(workers, starmap(slice, pairwise(ends)), strict=False))
 
     def _call(self, phase: str, method: str, calls: Sequence[tuple[Worker, str, tuple[Any, ...]]]) -> list[Any]:
         """Call a method of workers, all at once, with (worker, description of its work, arguments)."""
@@ -246,7 +241,7 @@ class WorkerExecutor:
                 else:
                     del self._starting[address]
                     self._workers[address] = worker
-        self._name_late()
+        self._warn_of_late()
 
     def _without_workers(self) -> WorkerLostError:
         scheduler = self._client.scheduler
@@ -260,11 +255,14 @@ class WorkerExecutor:
 
     async def _begin(self, worker: Worker) -> None:
         """Start the run in a worker, which opens its data; if it does not find them, they are sent."""
-        await _made(worker)
+        await _wait_for_actor(worker)
         arguments = (worker, _STARTING, "open", 0, self._probe and self._probe[1])
         opened = await self._client.ask(*arguments) or await self._client.ask(*arguments, self._content)
         if opened is None:
-            raise InputError(f"worker {worker.address} builds other data than this process: install equal libraries.")
+            raise InputError(
+                f"worker {worker.address} prepares other data than this process: install the same versions of the "
+                "libraries there."
+            )
         there, worker.machine = opened
         here = arithmetic_of(self._device)
         if there != here:
@@ -274,11 +272,11 @@ class WorkerExecutor:
                 *(worker.address, there, here),
             )
 
-    def _name_late(self) -> None:
+    def _warn_of_late(self) -> None:
         late = [worker for worker, _ in self._starting.values() if _is_late(worker) and not worker.is_reported]
         if late:
             logger.warning(
-                "No answer from %s: busy, or not reachable from here. Used from the next phase after an answer on. %s",
+                "No answer from %s: busy or not reachable. Those that answer are used from the next phase on. %s",
                 ", ".join(worker.address for worker in late),
                 "The phase goes on with the others." if self._workers else "The phase waits until one is free.",
             )
@@ -306,7 +304,7 @@ def _is_late(worker: Worker) -> bool:
     return time.monotonic() - worker.started > _PATIENCE_SECONDS
 
 
-async def _made(worker: Worker) -> None:
+async def _wait_for_actor(worker: Worker) -> None:
     """Wait until the actor of a worker is there; its own function, since a failure keeps the frame of its caller."""
     actor = worker.actor
     assert actor is not None

@@ -17,7 +17,7 @@ from eigen_core.common.progress import checked_by
 from eigen_core.common.records import Arithmetic
 from eigen_core.common.runtime import code_digest
 from eigen_core.config.loading import config_from_values
-from eigen_core.generation.agents import AgentComputer, EpisodeResults, Episodes
+from eigen_core.generation.executor import EpisodeResults, Episodes, LocalExecutor
 from eigen_core.generation.state import resolve_device
 from eigen_core.learning import LearningPlan
 from eigen_core.machine import MemoryGuard, SharedTensor, device_limit, host_limits, shared_probe, tune_allocator
@@ -81,12 +81,12 @@ class WorkerAgents:
         memory: `OWN_MACHINE` if `probe`, memory of the leading process, can be read here.
 
         Raises:
-            InputError: this process runs other code than the leading process, and may compute other bits.
+            InputError: the code of this process differs from that of the leading process, and may compute other bits.
         """
         if self._code != CODE:
             raise InputError(
-                f"worker {self._worker.address} runs other code of Eigen than the process that trains: install the "
-                "same, and start the worker again."
+                f"worker {self._worker.address} runs another version of Eigen's code than the process that trains: "
+                "install the same version there, and restart the worker."
             )
         torch.set_num_threads(1)
         tune_allocator()
@@ -105,7 +105,7 @@ class WorkerAgents:
             except InputError:
                 # The files are elsewhere.
                 return None
-        computer = AgentComputer(self._config, content, self._device)
+        computer = LocalExecutor(self._config, content, self._device)
         if computer.task.fingerprint != self._fingerprint:
             return None
         self._computer = computer

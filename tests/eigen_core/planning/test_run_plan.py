@@ -151,7 +151,7 @@ def test_the_guard_begins_every_phase_of_a_plan_that_fits_a_gpu(
     context = CUDA_CONTEXT_BYTES
     meter = HandMeter(device=DeviceUsage(allocated=0, reserved=0, taken=context))
     watch.guard = hand_guard(meter, limits=(HostLimit(100 * GB, "much", "run"),), device_limit=limit)
-    watch.expect(run_plan)
+    watch.set_plan(run_plan)
     with watch.guard:
         for phase in PHASES:
             with watch.guard.phase(phase, 1):

@@ -16,7 +16,7 @@ from worker_cases import PENDULUM, alone, led, occupied, replaced, wait_until_li
 
 from eigen_core.common.errors import WorkerLostError
 from eigen_core.generation import evaluate
-from eigen_core.generation.agents import Episodes
+from eigen_core.generation.executor import Episodes
 from eigen_core.workers import LocalWorkers
 from eigen_core.workers.connection import WorkerClient, connected
 
@@ -126,7 +126,7 @@ def test_a_worker_whose_thread_is_taken_is_used_once_it_is_free(
             advance(state, 2)
             assert taken not in executor.workers
             assert len(executor.workers) == 1
-            assert any(taken in warning and "Used from the next phase" in warning for warning in warnings)
+            assert any(taken in warning and "used from the next phase" in warning for warning in warnings)
         # A phase waits for it now, however long it takes to begin on a busy machine.
         monkeypatch.setattr(patience, 60.0)
         evaluate(state)

@@ -231,7 +231,7 @@ def test_a_worker_with_other_code_is_named(workers: LocalWorkers, monkeypatch: p
     monkeypatch.setattr("eigen_core.workers.executor.CODE", code_digest(("eigen_core",), extra="another version"))
     with (
         led(small_config(), workers) as (state, _),
-        pytest.raises(InputError, match=r"worker tls://\S+ runs other code of Eigen than the process that trains"),
+        pytest.raises(InputError, match=r"worker tls://\S+ runs another version of Eigen's code"),
     ):
         evaluate(state)
 

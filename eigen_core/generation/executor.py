@@ -1,4 +1,4 @@
-"""Agents play episodes and learn, in processes that an executor chooses; results do not depend on the choice."""
+"""Executors let agents play episodes and learn, in this process or others; results do not depend on the choice."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -92,8 +92,8 @@ class Executor(Protocol):
         """
 
 
-class AgentComputer:
-    """Computes agents of a run in this process, a group at a time. Implements `Executor`."""
+class LocalExecutor:
+    """Computes the agents of a run in this process, a group at a time. Implements `Executor`."""
 
     exchanged_bytes = 0
 
