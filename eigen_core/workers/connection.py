@@ -264,14 +264,9 @@ def to_arrays(tensors: Mapping[str, Tensor]) -> Arrays:
     return {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
 
 
-def from_arrays(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
-    """Return tensors on the host that share the memory of the arrays, and must not be written to."""
-    return {name: torch.from_numpy(array) for name, array in arrays.items()}
-
-
-def to_tensors(arrays: Mapping[str, NDArray[Any]], device: torch.device) -> dict[str, Tensor]:
-    """Return tensors that are copies and can be written to."""
-    return {name: torch.tensor(array, device=device) for name, array in arrays.items()}
+def to_tensors(arrays: Mapping[str, NDArray[Any]], device: str | torch.device = "cpu") -> dict[str, Tensor]:
+    """Return tensors that must not be written to: on the host they share the memory of the arrays."""
+    return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
 
 
 @dataclass(frozen=True)

@@ -31,9 +31,9 @@ from eigen_core.workers.connection import (
     SharedTransitions,
     Worker,
     WorkerClient,
-    from_arrays,
     raise_failure,
     to_arrays,
+    to_tensors,
     worker_command,
 )
 from eigen_core.workers.worker import CODE, WorkerAgents
@@ -118,10 +118,7 @@ class WorkerExecutor:
             ],
         )
         return EpisodeResults.joined(
-            [
-                replace(played, training=replace(played.training, transitions=from_arrays(rows)))
-                for played, rows in parts
-            ]
+            [replace(played, training=replace(played.training, transitions=to_tensors(rows))) for played, rows in parts]
         )
 
     def learn(
@@ -144,7 +141,7 @@ class WorkerExecutor:
             ],
         )
         for (_, agents), (rows, _) in zip(shares, learned, strict=True):
-            population.put(agents, Population.from_tensors(from_arrays(rows), population.weights.device))
+            population.put(agents, Population.from_tensors(to_tensors(rows), population.weights.device))
         curves = [of_share for _, of_share in learned]
         return {name: torch.cat([torch.from_numpy(part[name]) for part in curves]) for name in curves[0]}
 

@@ -110,7 +110,7 @@ class WorkerAgents:
             return None
         self._computer = computer
         self._host_replay = self._empty_replay(_CPU)
-        self._replay = self._host_replay if self._device.type == "cpu" else self._empty_replay(self._device)
+        self._gpu_replay = None if self._device.type == "cpu" else self._empty_replay(self._device)
         own = probe is not None and probe.opened() is not None
         return arithmetic_of(self._device), OWN_MACHINE if own else self._machine()
 
@@ -125,7 +125,7 @@ class WorkerAgents:
 
     def play(self, agents: Arrays, episodes: Episodes, task_state: Arrays) -> tuple[EpisodeResults, Arrays]:
         """Play the episodes, which lack the task's state; return the results and, apart from them, the transitions."""
-        population = self._received(agents)
+        population = Population.from_tensors(to_tensors(agents), self._device)
         played = self._computer.play(population, replace(episodes, task_state=to_tensors(task_state, self._device)))
         recorded = played.training.transitions
         assert recorded is not None
@@ -148,27 +148,22 @@ class WorkerAgents:
             raise RuntimeError(
                 f"This worker has {held:,} transitions, and the run {transitions.before:,}: resume the run."
             )
-        self._host_replay.append(to_tensors(transitions.rows, _CPU))
+        self._host_replay.append(to_tensors(transitions.rows))
         return SharedTransitions(self._host_replay.share(), self._host_replay.written) if self._shares else None
 
     def learn(
         self, agents: Arrays, plan: LearningPlan, where: SharedTransitions | None, task_state: Arrays
     ) -> tuple[Arrays, Arrays]:
         """Let agents learn from the replay at `where` (None: this worker's); return them and the curves."""
-        population = self._received(agents)
+        population = Population.from_tensors(to_tensors(agents), self._device)
         replay = self._host_replay if where is None else self._mapped_replay(where)
-        if self._device.type == "cpu":
-            self._replay = replay
-        else:
+        if self._gpu_replay is not None:
             # A GPU learns from a copy, to which new transitions are added.
-            self._replay.follow(replay)
+            self._gpu_replay.follow(replay)
+            replay = self._gpu_replay
         groups = agent_groups(population.size, self._computer.group_size)
-        curves = self._computer.learn(population, groups, plan, self._replay, to_tensors(task_state, self._device))
+        curves = self._computer.learn(population, groups, plan, replay, to_tensors(task_state, self._device))
         return to_arrays(population.tensors()), to_arrays(curves)
-
-    def _received(self, agents: Arrays) -> Population:
-        tensors = to_tensors(agents, self._device)
-        return Population(tensors.pop("weights"), tensors)
 
     def _mapped_replay(self, where: SharedTransitions) -> Replay:
         if self._mapped != where.columns:
