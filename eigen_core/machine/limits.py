@@ -210,25 +210,17 @@ class Pressure(Limit):
         return f"{size(self.counted)} of {super().__str__()}, {self.share:.0%}"
 
 
-def host_limits(
-    memory: MemoryConfig, root: Path = Path("/"), address_space: int | None = None, physical: int | None = None
-) -> tuple[HostLimit, ...]:
+def host_limits(memory: MemoryConfig, root: Path = Path("/")) -> tuple[HostLimit, ...]:
     """Return all limits of the host, the smallest first: control groups, RLIMIT_AS, physical memory, `memory.limit_gb`.
 
-    A `memory.limit_gb` above what the machine allows is logged as a warning and has no effect.
-
-    Args:
-        memory: settings of the run.
-        root: root of the file system.
-        address_space: in place of RLIMIT_AS (bytes).
-        physical: in place of the memory of the machine (bytes).
+    A `memory.limit_gb` above what the machine allows is logged as a warning and has no effect. `root` is that of the
+    file system.
 
     Raises:
         InputError: a limit is zero or negative, or a control group's cannot be read while `memory.limit_gb` gives none.
     """
-    total = int(psutil.virtual_memory().total) if physical is None else physical
-    found = [HostLimit(total, "physical memory", "machine")]
-    addresses = resource.getrlimit(resource.RLIMIT_AS)[0] if address_space is None else address_space
+    found = [HostLimit(int(psutil.virtual_memory().total), "physical memory", "machine")]
+    addresses, _ = resource.getrlimit(resource.RLIMIT_AS)
     if addresses != resource.RLIM_INFINITY:
         found.append(HostLimit(addresses, "address space of the process, RLIMIT_AS, ulimit -v", "address_space"))
     for group in control_groups(root):

@@ -232,15 +232,9 @@ def device_bytes(device: torch.device) -> DeviceUsage | None:
 class SystemMeter:
     """Measures this process each time, its descendants less often, and memory counted against `limits`."""
 
-    def __init__(
-        self,
-        limits: Sequence[HostLimit],
-        device: torch.device | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, limits: Sequence[HostLimit], device: torch.device | None = None) -> None:
         self._limits = tuple(limits)
         self._device = device or torch.device("cpu")
-        self._clock = clock
         self._children = 0
         self._next_look = -float("inf")
 
@@ -253,12 +247,12 @@ class SystemMeter:
         return Usage(own, children, counted, device_bytes(self._device))
 
     def _children_bytes(self) -> int:
-        now = self._clock()
+        now = time.monotonic()
         if now >= self._next_look:
             # Set first, so that no other thread measures meanwhile.
             self._next_look = now + _CHILDREN_SECONDS
             self._children = _descendants_bytes()
-            ended = self._clock()
+            ended = time.monotonic()
             self._next_look = ended + max(_CHILDREN_SECONDS, (ended - now) / _CHILDREN_SHARE)
         return self._children
 

@@ -5,21 +5,18 @@ import pickle
 import signal
 import subprocess
 import sys
-import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from memory_cases import MB, HandMeter, hand_guard, host_bytes
+from memory_cases import MB, host_bytes
 
-from eigen_core.config.model import MemoryConfig
 from eigen_core.machine import HostLimit, SharedTensor, lazy_zeros, shared_zeros, shares_memory
 from eigen_core.machine.allocation import keep_reserve
 from eigen_core.machine.gpu import visible_gpus
 from eigen_core.machine.limits import LimitKind
-from eigen_core.machine.usage import Usage, own_resident_bytes, resident_part, statm
+from eigen_core.machine.usage import own_resident_bytes, resident_part, statm
 
 SIZE = 400_000_000
 MARGIN = 20_000_000
@@ -171,25 +168,6 @@ def test_where_there_are_no_addresses_left_there_is_no_reserve(
     free = keep_reserve(limits("address_space"))
     assert "No addresses can be reserved for a memory report" in caplog.text
     free()
-
-
-class _BreathlessMeter(HandMeter):
-    """Has no memory for its readings but the first and the last few."""
-
-    def read(self) -> Usage:
-        usage = super().read()
-        if 2 < self.looks < 10:
-            raise MemoryError
-        return usage
-
-
-def test_the_watcher_goes_on_after_a_look_for_which_there_was_no_memory() -> None:
-    meter, end = _BreathlessMeter(), time.monotonic() + 60.0
-    with hand_guard(meter, memory=MemoryConfig(sample_seconds=0.001), watch=True):
-        while meter.looks < 12:
-            assert time.monotonic() < end
-            time.sleep(0.001)
-    assert "memory-guard" not in [thread.name for thread in threading.enumerate()]
 
 
 @pytest.mark.parametrize(

@@ -191,7 +191,9 @@ def test_what_the_process_of_a_training_has_loaded_already_is_in_its_plan(monkey
 
 
 def test_a_training_is_measured_only_where_that_may_decide_and_once(probes: list[Config]) -> None:
-    roomy, tight = (load_config("quickstart", [*SETTINGS, f"memory.limit_gb={size}"]) for size in (20, 3))
+    roomy, tight, small = (load_config("quickstart", [*SETTINGS, f"memory.limit_gb={size}"]) for size in (20, 3, 0.4))
+    with pytest.raises(RunTooLargeError):
+        require_fit(small, DATA)
     assert "it takes at least" in require_fit(roomy, DATA).sentence()
     assert probes == []
     assert "at least" not in require_fit(tight, DATA).sentence()
@@ -200,12 +202,6 @@ def test_a_training_is_measured_only_where_that_may_decide_and_once(probes: list
     # `eigen plan` measures in any case.
     plan_run(roomy, DATA)
     assert probes == [tight, roomy]
-
-
-def test_what_cannot_be_counted_within_the_limit_is_refused_unmeasured(probes: list[Config]) -> None:
-    with pytest.raises(RunTooLargeError):
-        require_fit(load_config("quickstart", [*SETTINGS, "memory.limit_gb=0.4"]), DATA)
-    assert probes == []
 
 
 @pytest.mark.parametrize("out_of_memory", [True, False])
