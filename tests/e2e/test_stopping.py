@@ -34,10 +34,6 @@ def assert_shown(operated: Operated, run: str, number: str) -> None:
     assert status["run"]["generation"] >= 1
 
 
-def has_ended(process: psutil.Process) -> bool:
-    return not process.is_running()
-
-
 def assert_down(operated: Operated, run: str) -> None:
     """Nothing runs, and what was trained is told all the same."""
     assert operated.down().startswith("No server or worker of `eigen up` runs")
@@ -77,7 +73,7 @@ def test_a_training_that_was_stopped_in_a_phase_is_whole_and_goes_on(
             operated.wait(BUSY_SECONDS, partial(is_told_to_stop, engine), f"SIGTERM in {phase}", every=0.01)
             told = time.monotonic()
             engine.resume()
-            operated.wait(BUSY_SECONDS, partial(has_ended, engine), "the end of the process", every=0.05)
+            psutil.wait_procs([engine], timeout=BUSY_SECONDS)
             times.append(f"{phase} {time.monotonic() - told:.1f} s")
             said = down.result()
         assert "killed" not in said

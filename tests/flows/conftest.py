@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from flow_cases import NoDrawing, eigen_environment, small_flow_config
+from flow_cases import NoDrawing, eigen_environment, records, small_flow_config, train
 
 from eigen_core.common.records import GenerationRecord
 
@@ -31,8 +31,6 @@ def sigterm_ignored() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def expected(tmp_path_factory: pytest.TempPathFactory, prefect_api: None) -> tuple[GenerationRecord, ...]:  # noqa: ARG001
     """The records of three generations that nothing disturbs."""
-    from training_flow_cases import records, train
-
     config = small_flow_config(tmp_path_factory.mktemp("undisturbed"))
     assert train(config).is_completed()
     return records(config)

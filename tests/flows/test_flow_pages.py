@@ -7,12 +7,11 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from flow_cases import small_flow_config
+from flow_cases import small_flow_config, train
 from prefect import State
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 from prefect.client.schemas.objects import Artifact, FlowRun
-from training_flow_cases import train
 
 import flows.server.artifacts
 from eigen_core import generation

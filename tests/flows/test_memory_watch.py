@@ -11,11 +11,10 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from flow_cases import NoDrawing, small_flow_config
+from flow_cases import NoDrawing, records, small_flow_config, train
 from memory_cases import host_bytes
 from prefect.artifacts import Artifact
 from prefect.client.schemas.objects import Artifact as StoredArtifact
-from training_flow_cases import records, train
 
 import eigen_core.memory_watch
 import eigen_core.run

@@ -8,9 +8,8 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from flow_cases import NoDrawing, small_flow_config
+from flow_cases import NoDrawing, records, small_flow_config, train
 from prefect import State
-from training_flow_cases import records, train
 
 import eigen_core.run
 import tasks

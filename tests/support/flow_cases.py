@@ -9,11 +9,16 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tested_device import DEVICE
 
 from eigen_core.config import Config, merge
+
+if TYPE_CHECKING:
+    from prefect import State
+
+    from eigen_core.common.records import GenerationRecord
 
 SMALL: dict[str, Any] = {
     "device": DEVICE,
@@ -39,6 +44,19 @@ def small_settings(**sections: Any) -> list[str]:
         for key, value in values.items() if isinstance(values, dict) else [("", values)]:
             options += ["--set", f"{section}.{key}={value}".replace(".=", "=")]
     return options
+
+
+def train(config: Config, name: str = "run") -> "State[Any]":
+    """Train a run as a flow of this process, and return the flow's end state."""
+    from flows.server.flows import train_flow
+
+    return train_flow(config, name, return_state=True)
+
+
+def records(config: Config, name: str = "run") -> "tuple[GenerationRecord, ...]":
+    from eigen_core.training.runs import status_of
+
+    return status_of(config.checkpoint.store, name).history
 
 
 def free_port() -> int:

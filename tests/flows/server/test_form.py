@@ -75,16 +75,12 @@ def test_what_our_own_validation_refuses_is_refused(schema: dict[str, Any], conf
 
 
 @pytest.fixture
-def by_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateDirectory:
+def by_worker(user_folder: Path, monkeypatch: pytest.MonkeyPatch) -> StateDirectory:
     """This process runs a flow that a worker was given; the worker has this folder."""
-    for variable in ("EIGEN_STORE", "CLOUD_BUCKET", "EIGEN_TASK"):
-        monkeypatch.delenv(variable, raising=False)
     for setting in MACHINE_SETTINGS.values():
         monkeypatch.delenv(setting.variable, raising=False)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("EIGEN_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PREFECT__RUNTIME__DEPLOYMENT__ID", str(uuid4()))
-    return StateDirectory(tmp_path / "home")
+    return StateDirectory(user_folder / ".eigen")
 
 
 @pytest.mark.usefixtures("by_worker")
