@@ -26,7 +26,7 @@ from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError, Stopped
 from flows.server import deployments
 from flows.server.artifacts import artifact_key
-from flows.server.deployments import launch, require_free, resume, run_page_of
+from flows.server.deployments import launch, require_free, resume
 from flows.server.flow_runs import (
     DEPLOYMENT,
     POOL,
@@ -191,7 +191,7 @@ def test_one_at_a_time_is_launched(client: SyncPrefectClient, deployed: str, sta
     assert resume(deployed) is None
 
 
-def test_what_was_launched_and_waits_for_a_worker_is_known(
+def test_what_was_launched_and_waits_for_a_worker_is_known_with_its_newest_page(
     client: SyncPrefectClient, deployed: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     # What a schedule asks for is no reason to refuse a launch.
@@ -206,11 +206,15 @@ def test_what_was_launched_and_waits_for_a_worker_is_known(
     with sleeping() as process:
         home.write("worker", record_of(home, process.pid, deployed))
         RunDirectory.create(tmp_path / "runs", "earlier", small_flow_config(Path("runs")).model_dump(mode="json"))
+        for text in ("old", "new"):
+            artifact = {"key": artifact_key("first"), "type": "markdown", "data": text}
+            number = client.request("POST", "/artifacts/", json=artifact).json()["id"]
         found = status_here(home)
     assert found.flow_run is not None
     assert (found.flow_run.id, found.flow_run.run, found.flow_run.waiting) == (first, "first", True)
     assert found.run is None
     assert found.problem is None
+    assert found.run_page == f"{deployed.removesuffix('/api')}/artifacts/artifact/{number}"
 
 
 @pytest.mark.parametrize(
@@ -383,14 +387,6 @@ def test_the_logs_of_a_run_are_those_of_all_its_flow_runs_in_the_order_of_time(
     log(second, 31, "e")
     assert [line.message for _, line in run_logs.new_lines()] == ["late", "e"]
     assert list(RunLogs(client, "unknown").new_lines()) == []
-
-
-def test_a_run_has_the_newest_of_its_pages(client: SyncPrefectClient, deployed: str) -> None:
-    assert run_page_of(client, deployed, "My run") is None
-    for text in ("old", "new"):
-        body = {"key": artifact_key("My run"), "type": "markdown", "data": text}
-        number = client.request("POST", "/artifacts/", json=body).json()["id"]
-    assert run_page_of(client, deployed, "My run") == f"{deployed.removesuffix('/api')}/artifacts/artifact/{number}"
 
 
 def test_an_alert_is_set_once_and_removed_with_its_address(client: SyncPrefectClient) -> None:

@@ -47,7 +47,7 @@ from flows.server.flow_runs import (
 from flows.server.flows import train_flow
 from flows.server.training import unfinished_runs
 
-pytestmark = pytest.mark.usefixtures("prefect_api")
+pytestmark = pytest.mark.usefixtures("prefect_api", "user_folder")
 
 
 class Deployed:
@@ -88,12 +88,6 @@ class Deployed:
     def known(self) -> set[UUID]:
         ours = FlowRunFilter.model_validate({"deployment_id": {"any_": [self.number]}})
         return {found.id for found in self.client.read_flow_runs(flow_run_filter=ours)}
-
-
-@pytest.fixture(autouse=True)
-def _no_store_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("EIGEN_STORE", "CLOUD_BUCKET"):
-        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
