@@ -128,13 +128,13 @@ def is_up_to_date(client: SyncPrefectClient) -> bool:
     return is_new and has_automations and schedule_of(found[0]) is not None
 
 
-def find_deployment(client: SyncPrefectClient, name: str = DEPLOYMENT) -> DeploymentResponse:
-    """Return a deployment; raise an `InputError` if the server has none of this name."""
+def find_deployment(client: SyncPrefectClient) -> DeploymentResponse:
+    """Return the deployment that trains; raise an `InputError` if the server has none."""
     try:
-        return client.read_deployment_by_name(name)
+        return client.read_deployment_by_name(DEPLOYMENT)
     except ObjectNotFound:
         raise InputError(
-            f"The server at {client.api_url} has no deployment {name}: create it with `eigen deploy`."
+            f"The server at {client.api_url} has no deployment {DEPLOYMENT}: create it with `eigen deploy`."
         ) from None
 
 

@@ -21,7 +21,6 @@ from prefect.context import FlowRunContext
 from prefect.events import emit_event
 from prefect.exceptions import ObjectNotFound
 from prefect.logging import get_logger, get_run_logger
-from prefect.runtime import flow_run
 from prefect.states import Cancelled, Crashed, Running
 
 from eigen_core.checkpoint.store import StoreUnavailableError, default_run_name
@@ -415,16 +414,16 @@ def initial_name() -> str:
 
     Schedules and automations cannot name their flow runs, and Prefect's own names are random words.
     """
-    run = flow_run.parameters.get("run")
-    return str(run) if run else "resume" if flow_run.parameters.get("resume") or is_scheduled() else "new run"
+    run = runtime.flow_run.parameters.get("run")
+    return str(run) if run else "resume" if runtime.flow_run.parameters.get("resume") or is_scheduled() else "new run"
 
 
 def name_flow_run(name: str, tags: Iterable[str] | None = None) -> None:
     """Name this flow run, and tag it; log a refusal of the server."""
-    if flow_run.id is not None:
+    if runtime.flow_run.id is not None:
         with client_or_warning("The flow run could not be named", get_run_logger()) as client:
             require_server()
-            client.update_flow_run(flow_run.id, name=name, tags=None if tags is None else sorted(tags))
+            client.update_flow_run(runtime.flow_run.id, name=name, tags=None if tags is None else sorted(tags))
 
 
 class CancellationError(Exception):
@@ -444,15 +443,15 @@ class FlowRunListener(Listener):
     def chosen(self, generation: int) -> None:
         config, last = self._config, self._config.generations
         self._name = f"{self._run} gen {generation}-{last}" if generation <= last else f"{self._run} ({last} done)"
-        tags = {*flow_run.tags, run_tag(self._run), f"preset:{config.preset}", f"device:{config.device}"}
+        tags = {*runtime.flow_run.tags, run_tag(self._run), f"preset:{config.preset}", f"device:{config.device}"}
         name_flow_run(self._name, tags)
 
     def prepared(self, training: Training) -> None:  # noqa: ARG002
         # From now on the run's configuration is in its store.
-        if flow_run.id is not None:
+        if runtime.flow_run.id is not None:
             with client_or_warning("The flow run could not be labelled", get_run_logger()) as client:
                 require_server()
-                client.update_flow_run_labels(UUID(flow_run.id), {BEGUN_LABEL: time.time()})
+                client.update_flow_run_labels(UUID(runtime.flow_run.id), {BEGUN_LABEL: time.time()})
 
     def begun(self, training: Training, starts: "Sequence[Start]") -> None:  # noqa: ARG002
         switch_schedule(True)
@@ -482,13 +481,15 @@ def correct_state() -> None:
         CancellationError: the flow run is being cancelled. Without a worker that is connected to the server, the
             process would not notice.
     """
-    if flow_run.id is None or not server_is_there():
+    if runtime.flow_run.id is None or not server_is_there():
         return
     with client_or_warning("The server may still show this flow run as crashed", get_run_logger()) as client:
-        found = client.read_flow_run(UUID(flow_run.id)).state
+        found = client.read_flow_run(UUID(runtime.flow_run.id)).state
         if found is not None and found.is_crashed():
             get_run_logger().warning("Prefect marked this flow run as crashed (%s), but it trains.", found.message)
-            client.set_flow_run_state(UUID(flow_run.id), Running(message="It trains."), force=True)
+            client.set_flow_run_state(
+                UUID(runtime.flow_run.id), Running(message="Its process still trains."), force=True
+            )
         if found is not None and found.is_cancelling():
             raise CancellationError("It was cancelled.")
 
@@ -499,5 +500,5 @@ def report_suspension() -> None:
     if deployment is None:
         return
     related = {"prefect.resource.id": f"prefect.deployment.{deployment}", "prefect.resource.role": "deployment"}
-    flow_run_id = f"prefect.flow-run.{flow_run.id}"
+    flow_run_id = f"prefect.flow-run.{runtime.flow_run.id}"
     emit_event(SUSPENDED_EVENT, resource={"prefect.resource.id": flow_run_id}, related=[related])

@@ -15,7 +15,7 @@ from prefect.client.orchestration import SyncPrefectClient
 from eigen_core.checkpoint.store import store_from_environment
 from eigen_core.common.errors import InputError, Stopped
 from flows.server import servers
-from flows.server.deployments import client_of, deploy, is_up_to_date
+from flows.server.deployments import Say, client_of, deploy, is_up_to_date
 from flows.server.flow_runs import POOL, last_heartbeat, report_lost, running_flow_run
 from flows.server.prefect_settings import api_at, ui_of, worker_environment
 from flows.server.state_directory import (
@@ -27,8 +27,6 @@ from flows.server.state_directory import (
     end_of_log,
     wait_until,
 )
-
-Say = Callable[[str], None]
 
 # A service that starts beside another one waits until that has started.
 _LOCK_TIMEOUT_SECONDS = 180.0
