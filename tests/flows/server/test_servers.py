@@ -1,5 +1,6 @@
 """Servers: their environment, which one is used, what is refused before one starts, and which pages one answers."""
 
+import asyncio
 import json
 import os
 import socket
@@ -7,6 +8,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing, nullcontext
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from unittest.mock import Mock
@@ -21,10 +23,13 @@ from folder_digest import digest
 from operation_cases import answering, record_of, sleeping
 from prefect.server.api.clients import OrchestrationClient
 from prefect.server.api.server import create_app
+from prefect.server.events.ordering import get_triggers_causal_ordering
+from prefect.server.events.schemas.events import ReceivedEvent, Resource
 from prefect.settings import (
     PREFECT_API_DATABASE_CONNECTION_URL,
     PREFECT_SERVER_API_AUTH_STRING,
     PREFECT_SERVER_CORS_ALLOWED_ORIGINS,
+    PREFECT_SERVER_EVENTS_CAUSAL_ORDERING,
     Settings,
     temporary_settings,
 )
@@ -348,6 +353,21 @@ def test_a_slot_that_is_lost_ends_no_flow_run(monkeypatch: pytest.MonkeyPatch) -
     # As Prefect's engine does.
     vars(prefect.flow_engine)[name](lease, 300, raise_on_lease_renewal_failure=True)
     maintain.assert_called_once_with(lease, 300, raise_on_lease_renewal_failure=False)
+
+
+def test_an_event_is_evaluated_though_the_server_has_not_seen_the_one_before() -> None:
+    now = datetime.now(UTC)
+    event = ReceivedEvent(occurred=now, event="crashed", resource=Resource({"prefect.resource.id": "mine"}), id=uuid4())
+    module = server_environment({}, 4300)["PREFECT_SERVER_EVENTS_CAUSAL_ORDERING"]
+
+    async def evaluate() -> None:
+        follower = event.model_copy(update={"follows": uuid4()})
+        # Prefect's own raises `EventArrivedEarly`.
+        async with get_triggers_causal_ordering().preceding_event_confirmed(Mock(), follower):
+            pass
+
+    with temporary_settings({PREFECT_SERVER_EVENTS_CAUSAL_ORDERING: module}):
+        asyncio.run(evaluate())
 
 
 @pytest.fixture
