@@ -1,5 +1,10 @@
 """Records of generations that never were."""
 
+from collections.abc import Sequence
+
+from pydantic import JsonValue
+
+from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.common.records import GenerationRecord, Lineage, Telemetry
 
 
@@ -36,3 +41,12 @@ def telemetry(generation: int) -> Telemetry:
         rss_bytes=10**8,
         rss_peak_bytes=2 * 10**8,
     )
+
+
+def snapshot_of_records(entries: Sequence[Telemetry]) -> Snapshot:
+    """A checkpoint of a run with these measurements, whose records are those of `record`, and without tensors."""
+    documents: dict[str, JsonValue | bytes] = {
+        "history": [record(entry.generation).model_dump(mode="json") for entry in entries],
+        "telemetry": [entry.model_dump(mode="json") for entry in entries],
+    }
+    return Snapshot(len(entries), {}, documents, 1)

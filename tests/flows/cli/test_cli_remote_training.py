@@ -11,13 +11,11 @@ from dask_cases import wait_until
 from fault_proxy import Fault, FaultProxy
 from flow_cases import eigen_environment, run_eigen, small_flow_config, small_settings, started
 from gcs_emulator import GcsEmulator
-from pydantic import JsonValue
-from record_cases import record, telemetry
+from record_cases import snapshot_of_records, telemetry
 from rich.console import Console
 
 from eigen_core.checkpoint.run_contents import RunContents, RunLocation
 from eigen_core.checkpoint.session import create_run, open_session
-from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.checkpoint.store import StoreUnavailableError, open_store
 from eigen_core.common.errors import Stopped, WorkerLostError
 from eigen_core.common.records import GenerationRecord
@@ -103,11 +101,8 @@ def finished_here(
     create_run(RunLocation.of(settings, "run"), config.model_dump(mode="json"))
     with open_session(settings, "run") as session:
         for generation in (1, 2):
-            documents: dict[str, JsonValue | bytes] = {
-                "history": [record(number).model_dump(mode="json") for number in range(1, generation + 1)],
-                "telemetry": [telemetry(number).model_dump(mode="json") for number in range(1, generation + 1)],
-            }
-            session.save(Snapshot(generation, {}, documents, 1), config.model_dump(mode="json"))
+            entries = [telemetry(number) for number in range(1, generation + 1)]
+            session.save(snapshot_of_records(entries), config.model_dump(mode="json"))
             if generation == 1:
                 session.finish()
                 fault_proxy.add(UPLOADS)

@@ -20,12 +20,10 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelling
-from pydantic import JsonValue
-from record_cases import record, telemetry
+from record_cases import snapshot_of_records, telemetry
 
 from eigen_core.checkpoint.run_contents import RunContents, RunLocation
 from eigen_core.checkpoint.session import create_run, open_session
-from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.checkpoint.store import open_store
 from eigen_core.common.errors import InputError, Stopped
 from eigen_core.common.files import explained
@@ -53,12 +51,8 @@ def test_a_sweep_that_was_stopped_goes_on_and_prunes_a_trial_that_falls_behind(m
             return RunEnd(-signal.SIGTERM, "")
         config = run.config.model_dump(mode="json")
         create_run(RunLocation.of(run.config.checkpoint, run.name), config)
-        documents: dict[str, JsonValue | bytes] = {
-            "history": [record(number).model_dump(mode="json") for number in (1, 2)],
-            "telemetry": [telemetry(number).model_dump(mode="json") for number in (1, 2)],
-        }
         with open_session(run.config.checkpoint, run.name) as session:
-            session.save(Snapshot(2, {}, documents, 1), config)
+            session.save(snapshot_of_records([telemetry(1), telemetry(2)]), config)
         return RunEnd(0, "")
 
     monkeypatch.setattr("flows.cli.run_processes.train_whole", train)
