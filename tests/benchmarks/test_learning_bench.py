@@ -5,19 +5,11 @@ import pytest
 import torch
 
 from benchmarks.learning import judgement
-from benchmarks.learning.markets import LEADER, MARKETS, MEMORY_DAYS, REGIME, KnownMarket, known_market
-from benchmarks.learning.trial import METHODS, Trial, trial_config
+from benchmarks.learning.markets import KnownMarket, known_market
+from benchmarks.learning.trial import trial_config
 from eigen_core.config import Config
 from eigen_core.learning.method import spread_starts
 from eigen_core.trading.synthetic import FEATURE, coming_returns
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method_has_settings_that_can_be_used(method: str) -> None:
-    config = Trial("memory", 0.3, method, 1).config
-    assert config.generations == METHODS[method].generations
-    assert config.trading.holding_days == config.trading.settlement_days == MARKETS["memory"].holding_days
-
 
 _DAYS, _ASSETS, _EDGE = 3_000, 20, 0.3
 
@@ -52,46 +44,9 @@ def test_the_signal_has_the_stated_information_coefficient(name: str) -> None:
     market = made(name)
     assert market.edge == _EDGE
     assert coefficient(market.signal, name, market) == pytest.approx(_EDGE, abs=0.05)
-
-
-def test_noise_has_no_information_coefficient() -> None:
-    market = made("noise")
-    assert market.edge == 0.0
-    assert coefficient(feature(market, FEATURE), "noise", market) == pytest.approx(0.0, abs=0.05)
-
-
-@pytest.mark.parametrize("kind", ["memory", "memory_1"])
-def test_what_is_remembered_is_not_in_features_of_the_day(kind: str) -> None:
-    market = made(kind)
-    for name in market.panel.feature_names:
-        assert coefficient(feature(market, name), kind, market) == pytest.approx(0.0, abs=0.07), name
-    then = feature(market, FEATURE)[:-MEMORY_DAYS]
-    assert np.allclose(then, market.signal[MEMORY_DAYS:], atol=1e-5)
-
-
-def test_a_leaders_move_precedes_the_markets() -> None:
-    market = made("leader")
-    panel = market.panel
-    assert panel.symbols[-1] == LEADER
-    assert panel.columns == panel.assets + 1
-    move = panel.features[:, -1, panel.feature_names.index("log_return_1")].astype(np.float64)
-    together = coming_returns(panel, config_of("leader").trading).mean(axis=1)
-    known = ~np.isnan(together)
-    known[0] = False
-    assert np.corrcoef(move[known], together[known])[0, 1] == pytest.approx(_EDGE, abs=0.02)
-    # Those that take a greater part in the market's moves are ranked first when it will rise.
-    rises = market.signal[known].mean(axis=1) > 0.0
-    parts = np.cov(np.diff(np.log(panel.close), axis=0).T).mean(axis=0)
-    assert np.corrcoef(parts, market.signal[known][rises].mean(axis=0))[0, 1] > 0.9
-
-
-def test_a_regime_names_the_sign_of_the_edge() -> None:
-    market = made("regimes")
-    regime = feature(market, REGIME)
-    assert set(np.unique(regime)) == {-1.0, 1.0}
-    assert np.allclose(regime * feature(market, FEATURE), market.signal, atol=1e-5)
-    assert (np.diff(regime[:, 0]) != 0.0).sum() < _DAYS / 100
-    assert coefficient(feature(market, FEATURE), "regimes", market) < 0.6 * _EDGE
+    if name in ("memory", "memory_1", "regimes"):
+        # Only who remembers a day, or reads the regime, knows it.
+        assert abs(coefficient(feature(market, FEATURE), name, market)) < 0.6 * _EDGE
 
 
 _CONFIG = trial_config("plain", 1, "both", ["market.holdout_days=300"])
