@@ -1,11 +1,8 @@
 """Tables, cards, ancestry, axes, labels and settings of a report, against the obvious calculation."""
 
-import base64
 import itertools
 import math
-import re
 import shlex
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,7 +40,6 @@ from eigen_core.reporting.tables import (
     history_frame,
     holdout_sentence,
     markdown_table,
-    plots_markdown,
     population_table,
 )
 
@@ -54,14 +50,9 @@ def test_the_population_is_ranked_by_fitness_and_knows_its_origins() -> None:
     newest, before = history[-1], history[-2]
     came = {one.agent: one.origin for one in before.descent}
     ranked = sorted(range(10), key=lambda agent: -newest.fitness[agent])
-    assert rows == [
-        {
-            "rank": rank,
-            "agent": agent,
-            "fitness (reward)": round(newest.fitness[agent], 2),
-            "validation (reward)": round(newest.validations[agent], 2),
-            "origin": came[agent],
-        }
+    columns = ("rank", "agent", "fitness (reward)", "validation (reward)", "origin")
+    assert [tuple(row[column] for column in columns) for row in rows] == [
+        (rank, agent, round(newest.fitness[agent], 2), round(newest.validations[agent], 2), came[agent])
         for rank, agent in enumerate(ranked, 1)
     ]
     # Of the first population; ties keep their order.
@@ -99,15 +90,12 @@ def test_the_champion_is_described_in_a_card_and_a_sentence() -> None:
     newest = history[-1]
     found, agent = history[newest.champion_generation - 1], newest.champion_agent
     card = champion_card(history)
-    assert card["validation (reward)"] == round(max(record.validation for record in history), 2)
-    assert card["fitness (reward)"] == round(found.fitness[agent], 2)
-    assert card["age (generations)"] == 12 - found.generation
-    assert "score (reward)" not in card
+    best = round(max(record.validation for record in history), 2)
+    assert (card["validation (reward)"], card["fitness (reward)"]) == (best, round(found.fitness[agent], 2))
+    assert (card["age (generations)"], "score (reward)" in card) == (12 - found.generation, False)
     assert champion_sentence(history).endswith("the best of 72 validations.")
-    excess, interval = (
-        Excess(mean=0.25, standard_error=0.5, trades=40),
-        "+0.25 % a trade (95 % interval −0.73 to +1.23)",
-    )
+    excess = Excess(mean=0.25, standard_error=0.5, trades=40)
+    interval = "+0.25 % a trade (95 % interval −0.73 to +1.23)"
     history[-1] = newest.model_copy(update={"champion_excess": excess, "champion_score": 1.25})
     card, sentence = champion_card(history), champion_sentence(history)
     assert (card["score (reward)"], card["excess over the market"]) == (1.25, interval)
@@ -128,16 +116,6 @@ def test_diversity_is_shown_where_it_was_recorded() -> None:
     assert [row["ancestors"] for row in rows] == [None, 2]
     assert history_frame([history[0], known])["distinct_ancestors"].tolist()[1] == 2.0
     assert markdown_table(rows).splitlines()[-1].endswith("| – | – |")
-
-
-def test_a_page_carries_the_pictures_in_their_order(tmp_path: Path) -> None:
-    paths = [tmp_path / "fitness.png", tmp_path / "time_and_memory.png"]
-    for path in paths:
-        path.write_bytes(path.name.encode())
-    page = plots_markdown(paths)
-    assert re.findall(r"^### (.*)$", page, flags=re.MULTILINE) == ["Fitness", "Time and memory"]
-    pictures = re.findall(r"!\[.*?\]\(data:image/png;base64,(.*?)\)", page)
-    assert [base64.b64decode(picture) for picture in pictures] == [path.read_bytes() for path in paths]
 
 
 def test_the_champion_stands_beside_agents_with_random_weights() -> None:
@@ -297,22 +275,27 @@ def test_labels_neither_overlap_nor_leave_the_picture(heights: list[float]) -> N
 GIVEN = ("generations=3", "learner.batch_size=16", "market.context=AAPL,MSFT", "market.data=/home/user/my prices.csv")
 
 
-@pytest.mark.parametrize("preset", PRESET_NAMES)
-def test_the_command_trains_a_run_with_the_same_settings(preset: str) -> None:
-    config = load_config(preset, ["seed=7", "checkpoint.store=/somewhere/else", "memory.limit_gb=3.5"])
+@pytest.mark.parametrize(
+    ("preset", "given", "differing"),
+    [
+        *(
+            (preset, ("checkpoint.store=/elsewhere", "memory.limit_gb=3.5"), "checkpoint.store")
+            for preset in PRESET_NAMES
+        ),
+        ("quickstart", GIVEN, "market.data"),
+    ],
+)
+def test_the_command_trains_a_run_with_the_same_settings(preset: str, given: tuple[str, ...], differing: str) -> None:
+    config = load_config(preset, given)
     words = shlex.split(training_command(config, "mine"))
     assert words[:6] == ["eigen", "train", "--run", "mine", "--preset", preset]
-    again = load_config(preset, words[7::2])
-    assert set(words[6::2]) == {"--set"}
-    assert differing_keys(again, config) == ("checkpoint.store",)
-
-
-def test_names_and_paths_are_entered_as_they_are_given() -> None:
-    config = load_config("quickstart", GIVEN)
-    words = shlex.split(training_command(config, "mine"))
-    assert words[words.index("--data") + 1] == "my prices.csv"
-    assert "market.context=AAPL,MSFT" in words
-    assert differing_keys(load_config("quickstart", words[9::2]), config) == ("market.data",)
+    if "--data" in words:
+        # A report is sent to others: it names no folder of this machine.
+        place = words.index("--data")
+        assert words[place + 1] == "my prices.csv"
+        words[place : place + 2] = []
+    assert set(words[6::2]) <= {"--set"}
+    assert differing_keys(load_config(preset, words[7::2]), config) == (differing,)
 
 
 def test_settings_have_what_the_preset_has_where_they_differ() -> None:

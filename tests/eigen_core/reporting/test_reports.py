@@ -45,13 +45,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that is configured, and which no request reaches."""
-    monkeypatch.setattr(reporter, "configured_api", lambda _: "http://server/api")
-    monkeypatch.setattr(reporter, "get_client", lambda **_: nullcontext())
-
-
-@pytest.fixture
 def no_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reporter, "configured_api", lambda _: None)
 
@@ -68,11 +61,7 @@ def test_a_report_of_a_run_says_what_was_played_and_how_to_get_it_again(store: s
     assert store not in page
     assert HEADLINES[report.verdict.claim] in page
     assert "in the evaluation log, of run one" in report.looks
-
-
-@pytest.mark.thorough
-def test_days_on_which_the_champion_was_chosen_are_named(store: str, tmp_path: Path) -> None:
-    chosen = write_report(store, ONE, span="validation", agent="elites", file=tmp_path / "report.html")
+    chosen = write_report(store, ONE, span="validation", agent="elites", file=file)
     assert chosen.warnings[0].startswith("The champion was chosen on these days")
 
 
@@ -159,15 +148,15 @@ def test_two_to_seven_different_runs_are_compared(runs: list[str]) -> None:
         write_comparison("runs", runs, span=None, agent="champion", file=None)
 
 
-def test_a_file_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=r"Cannot write .*a file is in the place of a folder"):
-        write_report("runs", ONE, span=None, agent="champion", file=tmp_path / "file" / "report.html")
+def test_a_server_gets_the_short_form_of_a_report_and_costs_none_if_it_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse() -> None:
+        raise httpx.ConnectError("Prefect's server does not answer")
 
-
-@pytest.mark.usefixtures("server")
-def test_a_server_gets_the_short_form_of_a_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     created: list[dict[str, str]] = []
+    monkeypatch.setattr(reporter, "configured_api", lambda _: "http://server/api")
+    monkeypatch.setattr(reporter, "get_client", lambda **_: nullcontext())
     monkeypatch.setattr(reporter, "require_server", lambda: None)
     monkeypatch.setattr(reporter, "create_markdown_artifact", lambda **given: created.append(given))
     report = report_of()
@@ -175,15 +164,6 @@ def test_a_server_gets_the_short_form_of_a_report(monkeypatch: pytest.MonkeyPatc
     (artifact,) = created
     assert report.verdict.statement in artifact["markdown"]
     assert str(tmp_path / "report.html") in artifact["markdown"]
-
-
-@pytest.mark.usefixtures("server")
-def test_a_server_that_does_not_answer_costs_no_report(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    def refuse() -> None:
-        raise httpx.ConnectError("Prefect's server does not answer")
-
     monkeypatch.setattr(reporter, "require_server", refuse)
-    assert reporter.publish(report_of(), tmp_path / "report.html") is None
+    assert reporter.publish(report, tmp_path / "report.html") is None
     assert "Prefect has no page of the report: ConnectError" in caplog.text

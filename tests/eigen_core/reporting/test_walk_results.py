@@ -100,15 +100,6 @@ def test_tables_plot_and_document_say_the_same(result: WalkResult) -> None:
     assert "interquartile mean of 2 total returns" in text
 
 
-def test_the_report_of_a_walk_has_its_folds_and_its_command(result: WalkResult) -> None:
-    report = report_of_walk(result)
-    page = report_page(report)
-    assert report.played.figures.total_return == result.figures.total_return
-    assert report.folds == result.walk.folds
-    assert "Walk-forward folds" in page
-    assert "eigen walk years --folds 2 --seeds 2 --preset quickstart --set " in page
-
-
 def test_the_command_report_makes_the_report_of_a_walk(
     walk: Walk, result: WalkResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,14 +109,15 @@ def test_the_command_report_makes_the_report_of_a_walk(
     assert is_report_of_walk(store, "years", span=None, agent="champion")
     given = ["report", "years", "--store", store, "--out", str(file), "--json"]
     shown = eigen(*given, code=0)
-    document = json.loads(shown.stdout)
+    document, report = json.loads(shown.stdout), report_of_walk(result)
     assert (document["run"], document["slice"], document["days"]) == ("years", "walk", 120)
     assert document["folds"] == [
         {"fold": f"fold {fold.number}", "first": fold.played.first, "last": fold.played.last} for fold in walk.folds
     ]
     assert document["figures"]["total_return"] == result.figures.total_return
-    assert document["verdict"] == {"claim": result.verdict.claim, "sentence": report_of_walk(result).verdict.statement}
-    assert file.read_text(encoding="utf-8") == report_page(report_of_walk(result))
+    assert document["verdict"] == {"claim": result.verdict.claim, "sentence": report.verdict.statement}
+    assert file.read_text(encoding="utf-8") == report_page(report)
+    assert "eigen walk years --folds 2 --seeds 2 --preset quickstart --set " in report_page(report)
     assert not is_report_of_walk(store, "years-fold-1-seed-1", span=None, agent="champion")
     for name, span, agent, sentence in (
         ("others", None, "champion", r"There is no run 'others' .*Its walks: years\."),
@@ -163,11 +155,8 @@ def test_a_stored_walk_is_that_which_was_begun_or_refused(walk: Walk) -> None:
         stored_walk(store, "half")
     with pytest.raises(InputError, match="There is no walk 'other'"):
         stored_walk(store, "other")
-
-
-def test_a_fold_that_is_not_trained_is_refused(walk: Walk) -> None:
     with pytest.raises(InputError, match="There is no run 'others-fold-1-seed-1'"):
-        play_walk(Walk("others", walk.config, walk.folds, None, 1))
+        play_walk(replace(walk, name="others"))
 
 
 def test_excess_is_pooled_over_all_trades() -> None:

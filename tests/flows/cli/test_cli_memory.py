@@ -97,18 +97,6 @@ def test_a_run_that_trains_is_named_by_its_process(location: RunLocation) -> Non
     assert memory_of("run")["pid"] is None
 
 
-def test_a_run_in_a_bucket_has_its_reports_here(
-    gcs_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    location = save_generations(run_config(f"{gcs_bucket}/prefix", Path("runs")), "run", 1)
-    newest = report_in(location, "far away", 1)
-    found = memory_of("run", "--store", f"{gcs_bucket}/prefix")
-    assert found["report"]["reason"] == "far away"
-    assert found["files"][0] == str(newest)
-    assert ".remote" in found["folder"]
-
-
 def test_what_cannot_be_shown_is_a_sentence(location: RunLocation) -> None:
     report_in(location, "before", 2)
     newest = report_in(location, "a reason", 3)

@@ -16,6 +16,7 @@ NAMES = (
     "EIGEN_STORE",
     "CLOUD_BUCKET",
 )
+THOROUGH = pytest.mark.thorough
 COMMANDS: dict[str, list[str]] = {
     "train": ["train", "--run", "x"],
     "resume": ["resume", "x"],
@@ -47,22 +48,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def assert_train_refuses(folder: Path, home: Path, code: int, part: str, **variables: str) -> None:
-    """Assert that `eigen train` ends with a sentence, before torch and Prefect are loaded and anything is made."""
-    before = sorted(folder.rglob("*"))
-    environment = {**eigen_environment(home, **variables), "PYTHONPROFILEIMPORTTIME": "1"}
-    arguments = ["train", "--store", "gs://bucket/runs", "--run", "x", *small_settings()]
-    ended = run_eigen(arguments, environment=environment, folder=folder)
-    lines = ended.stderr.splitlines()
-    imported = {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
-    assert imported
-    assert not imported & {"torch", "prefect", "pandas"}
-    assert_sentence(ended.returncode, [line for line in lines if not line.startswith("import time:")], code, part)
-    assert ended.stdout == ""
-    assert sorted(folder.rglob("*")) == before
-    assert not home.exists()
-
-
 def assert_sentence(found: int, lines: list[str], code: int, part: str) -> None:
     """Assert an exit code and one line of one to three sentences that holds `part`."""
     assert found == code, lines
@@ -72,25 +57,30 @@ def assert_sentence(found: int, lines: list[str], code: int, part: str) -> None:
     assert len(re.findall(r"[.?!](?:\s|$)", lines[0])) <= 3, lines
 
 
-@pytest.mark.thorough
-def test_a_file_of_credentials_that_is_none(folder: Path, tmp_path: Path) -> None:
-    key = tmp_path / "key.json"
-    key.write_text("{ no JSON")
-    part = f"File {key} is not a valid json file"
-    assert_train_refuses(folder, tmp_path / "home", 2, part, GOOGLE_APPLICATION_CREDENTIALS=str(key))
-
-
-def test_a_bucket_without_permission(folder: Path, tmp_path: Path, fault_proxy: FaultProxy) -> None:
-    fault_proxy.add(Fault("status", times=None, status=403, message="caller lacks storage.objects.list"))
-    part = "may not list, read, write and delete there (caller lacks storage.objects.list)."
-    assert_train_refuses(folder, tmp_path / "home", 2, part, STORAGE_EMULATOR_HOST=fault_proxy.url)
-
-
-@pytest.mark.thorough
-def test_an_address_that_does_not_answer(folder: Path, tmp_path: Path) -> None:
-    assert_train_refuses(
-        folder, tmp_path / "home", 1, "gs://bucket/runs cannot be used now", STORAGE_EMULATOR_HOST="127.0.0.1:1"
-    )
+@pytest.mark.parametrize(
+    ("code", "part", "variable", "value"),
+    [
+        pytest.param(2, "is not a valid json file", "GOOGLE_APPLICATION_CREDENTIALS", __file__, marks=THOROUGH),
+        pytest.param(1, "cannot be used now", "STORAGE_EMULATOR_HOST", "127.0.0.1:1", marks=THOROUGH),
+        (2, "may not list, read, write and delete there (caller lacks a permission).", "STORAGE_EMULATOR_HOST", None),
+    ],
+)
+def test_training_is_refused_before_torch_and_prefect_are_loaded_and_anything_is_made(
+    folder: Path, tmp_path: Path, fault_proxy: FaultProxy, code: int, part: str, variable: str, value: str | None
+) -> None:
+    fault_proxy.add(Fault("status", times=None, status=403, message="caller lacks a permission"))
+    home = tmp_path / "home"
+    variables = {variable: fault_proxy.url if value is None else value, "PYTHONPROFILEIMPORTTIME": "1"}
+    arguments = ["train", "--store", "gs://bucket/runs", "--run", "x", *small_settings()]
+    ended = run_eigen(arguments, environment=eigen_environment(home, **variables), folder=folder)
+    lines = ended.stderr.splitlines()
+    imported = {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
+    assert imported
+    assert not imported & {"torch", "prefect", "pandas"}
+    assert_sentence(ended.returncode, [line for line in lines if not line.startswith("import time:")], code, part)
+    assert ended.stdout == ""
+    assert list(folder.iterdir()) == []
+    assert not home.exists()
 
 
 @pytest.mark.parametrize("arguments", COMMANDS.values(), ids=COMMANDS.keys())

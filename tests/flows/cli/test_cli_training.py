@@ -78,6 +78,22 @@ def processes_of_group(group: int) -> list[int]:
     return found
 
 
+def tensorboard_steps(folder: Path) -> list[tuple[str, int]]:
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    (path,) = folder.iterdir()
+    return [(value.tag, event.step) for event in EventFileLoader(str(path)).Load() for value in event.summary.value]
+
+
+def mlflow_steps(database: Path) -> list[tuple[str, int]]:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{database}")
+    (run,) = client.search_runs([client.get_experiment_by_name("eigen").experiment_id])
+    assert run.info.status == "FINISHED"
+    return [(name, one.step) for name in run.data.metrics for one in client.get_metric_history(run.info.run_id, name)]
+
+
 def test_a_run_prints_a_line_a_generation_a_table_and_where_things_lie(
     whole: subprocess.CompletedProcess[str], folder: Path
 ) -> None:
@@ -142,10 +158,13 @@ def test_a_run_that_is_stopped_and_killed_ends_like_one_that_is_not(
     folder: Path,
     prefect_api_url: str,
 ) -> None:
+    pytest.importorskip("tensorboard")
+    pytest.importorskip("mlflow")
     store = folder / "runs"
 
     # Ctrl-C in a terminal reaches every process of the group.
-    with started(train_arguments("stopped"), environment, folder) as process:
+    tracked = [*train_arguments("stopped"), "--set", "reporting.trackers=tensorboard,mlflow"]
+    with started(tracked, environment, folder) as process:
         wait_for_generation(process, store, "stopped", 1)
         with halted(process):
             assert shown("stopped", folder)["state"] == "running"
@@ -162,7 +181,7 @@ def test_a_run_that_is_stopped_and_killed_ends_like_one_that_is_not(
     assert f"generation {stopped['generation']} in" in errors
 
     # The same command continues; nothing can be done about SIGKILL.
-    with started(train_arguments("stopped"), environment, folder) as process:
+    with started(tracked, environment, folder) as process:
         wait_for_generation(process, store, "stopped", stopped["generation"] + 1)
         os.kill(process.pid, signal.SIGKILL)
         process.wait(timeout=10)
@@ -171,11 +190,15 @@ def test_a_run_that_is_stopped_and_killed_ends_like_one_that_is_not(
 
     # On a server of the user's own, for a change.
     served = {**environment, "PREFECT_API_URL": prefect_api_url}
-    resumed = run_eigen(["resume", "stopped"], environment=served, folder=folder, code=0)
+    resumed = run_eigen(["resume", "stopped", *tracked[-2:]], environment=served, folder=folder, code=0)
     assert "continuing after generation" in resumed.stdout
     ended = shown("stopped", folder)
     assert ended["state"] == "finished"
     assert outcome(ended) == outcome(shown("whole", folder))
+    # Trackers hold each value once, as if one process had written them.
+    for steps in (tensorboard_steps(store / "stopped" / "tensorboard"), mlflow_steps(store / "mlflow.db")):
+        best = [step for name, step in steps if name == "generation/best_fitness"]
+        assert (sorted(best), len(set(steps))) == (list(range(1, GENERATIONS + 1)), len(steps))
 
 
 @pytest.mark.usefixtures("whole")
