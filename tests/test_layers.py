@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,7 @@ def files() -> Iterator[tuple[str, Path]]:
             yield module, file
 
 
+@cache
 def arrows() -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for module, file in files():
@@ -47,7 +49,7 @@ def arrows() -> dict[str, dict[str, str]]:
 
 
 def test_no_circle_of_packages() -> None:
-    left = arrows()
+    left = dict(arrows())
     while lowest := [part for part, imported in left.items() if not imported.keys() & left.keys()]:
         for part in lowest:
             del left[part]

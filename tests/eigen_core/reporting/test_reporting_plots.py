@@ -35,16 +35,13 @@ def _no_warnings() -> Iterator[None]:
         yield
 
 
-def _all_equal(value: float) -> Run:
+def _all_zero() -> Run:
     history, telemetry = make_run(6, 4)
-    same = {"best_fitness": value, "mean_fitness": value, "validation": value, "champion_validation": value}
-    history = [
-        record.model_copy(update={**same, "fitness": (value,) * 4, "validations": (value,) * 4}) for record in history
-    ]
+    same = dict.fromkeys(("best_fitness", "mean_fitness", "validation", "champion_validation"), 0.0)
+    same |= {"fitness": (0.0,) * 4, "validations": (0.0,) * 4}
     nothing = {"evaluate_seconds": 0.0, "train_seconds": 0.0, "evolve_seconds": 0.0, "checkpoint_seconds": None}
-    return history, [
-        entry.model_copy(update=nothing | {"rss_bytes": 0, "rss_peak_bytes": 0, "phases": ()}) for entry in telemetry
-    ]
+    nothing |= {"rss_bytes": 0, "rss_peak_bytes": 0, "phases": ()}
+    return [one.model_copy(update=same) for one in history], [one.model_copy(update=nothing) for one in telemetry]
 
 
 def _gaps() -> Run:
@@ -72,8 +69,7 @@ CASES: dict[str, Callable[[], Run]] = {
     "no generation": lambda: ([], []),
     "gaps": _gaps,
     "late learning": _late,
-    "all zero": lambda: _all_equal(0.0),
-    "all the same": lambda: _all_equal(-10_000.0),
+    "all zero": _all_zero,
     "huge losses": lambda: make_run(8, start=-3e6, loss=9e4),
 }
 

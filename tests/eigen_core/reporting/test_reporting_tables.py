@@ -278,10 +278,7 @@ GIVEN = ("generations=3", "learner.batch_size=16", "market.context=AAPL,MSFT", "
 @pytest.mark.parametrize(
     ("preset", "given", "differing"),
     [
-        *(
-            (preset, ("checkpoint.store=/elsewhere", "memory.limit_gb=3.5"), "checkpoint.store")
-            for preset in PRESET_NAMES
-        ),
+        *((preset, ("seed=7", "checkpoint.store=/elsewhere"), "checkpoint.store") for preset in PRESET_NAMES),
         ("quickstart", GIVEN, "market.data"),
     ],
 )

@@ -63,17 +63,17 @@ def test_on_a_machine_that_can_train_all_is_well() -> None:
     assert text.endswith("All 13 checks passed: train with `eigen train`.\n")
 
 
-def test_bad_memory_and_store_are_two_findings_and_the_others_stay_well(folder: Path) -> None:
+def test_bad_memory_and_a_bad_store_are_findings_of_their_own(folder: Path) -> None:
     (folder / "file").write_text("no folder")
-    checks = found("--store", "file/runs", "--set", "memory.limit_gb=0.4", code=1)
+    given = ("--store", "file/runs", "--set", "memory.limit_gb=0.4")
+    checks = found(*given, code=1)
     assert statuses(checks) == {"memory": "failed", "store": "failed", "run folder": "failed"}
     assert "The run does not fit" in checks["memory"]["found"]
     assert "file" in checks["store"]["found"]
-    text = eigen("doctor", "--store", "file/runs", "--set", "memory.limit_gb=0.4").stdout
-    assert "3 failed, 0 with a warning, of 13 checks." in text
+    assert "3 failed, 0 with a warning, of 13 checks." in eigen("doctor", *given).stdout
 
 
-def test_bad_data_leaves_what_depends_on_it_open() -> None:
+def test_bad_data_leaves_open_the_checks_that_need_them() -> None:
     checks = found("--data", "nowhere.csv", code=1)
     assert statuses(checks) == {"data": "failed", "memory": "warning", "disk": "warning"}
     assert "nowhere.csv" in checks["data"]["found"]

@@ -57,6 +57,12 @@ def assert_sentence(found: int, lines: list[str], code: int, part: str) -> None:
     assert len(re.findall(r"[.?!](?:\s|$)", lines[0])) <= 3, lines
 
 
+@pytest.fixture
+def without_permission(fault_proxy: FaultProxy) -> str:
+    fault_proxy.add(Fault("status", times=None, status=403, message="caller lacks a permission"))
+    return fault_proxy.url
+
+
 @pytest.mark.parametrize(
     ("code", "part", "variable", "value"),
     [
@@ -66,11 +72,10 @@ def assert_sentence(found: int, lines: list[str], code: int, part: str) -> None:
     ],
 )
 def test_training_is_refused_before_torch_and_prefect_are_loaded_and_anything_is_made(
-    folder: Path, tmp_path: Path, fault_proxy: FaultProxy, code: int, part: str, variable: str, value: str | None
+    folder: Path, tmp_path: Path, request: pytest.FixtureRequest, code: int, part: str, variable: str, value: str | None
 ) -> None:
-    fault_proxy.add(Fault("status", times=None, status=403, message="caller lacks a permission"))
     home = tmp_path / "home"
-    variables = {variable: fault_proxy.url if value is None else value, "PYTHONPROFILEIMPORTTIME": "1"}
+    variables = {variable: value or request.getfixturevalue("without_permission"), "PYTHONPROFILEIMPORTTIME": "1"}
     arguments = ["train", "--store", "gs://bucket/runs", "--run", "x", *small_settings()]
     ended = run_eigen(arguments, environment=eigen_environment(home, **variables), folder=folder)
     lines = ended.stderr.splitlines()
