@@ -11,11 +11,11 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.files import require_place
 from eigen_core.judging.run_backtests import Backtest, play
 from eigen_core.reporting.report import (
+    basis_of_metrics,
     differing_settings,
-    figures_table,
+    metrics_table,
     page,
     rows_table,
-    stated,
     write_page,
     yearly_table,
 )
@@ -90,10 +90,10 @@ def comparison_page(compared: Comparison) -> str:
         "days": f"{first.span}, {_days(first.curve)}",
         "colours": {name: variable(colour) for name, colour in colours.items()},
         "equity": equity_plot(curves, colours),
-        "figures": figures_table(figures, "Metrics of the runs"),
+        "figures": metrics_table(figures, "Metrics of the runs"),
         "yearly": yearly_table(curves),
         "differences": rows_table("Settings that differ", differences),
-        "stated": stated(first),
+        "basis": basis_of_metrics(first),
     }
     return page("comparison.html", context)
 

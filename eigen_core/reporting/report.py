@@ -180,7 +180,7 @@ def _fraction(value: float) -> str:
     return percent(value, 2)
 
 
-FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
+METRICS: dict[str, tuple[str, Callable[[float], str]]] = {
     "total_return": ("Total Return", _fraction),
     "cagr": ("CAGR", _fraction),
     "volatility": ("Volatility (ann.)", _fraction),
@@ -220,10 +220,10 @@ class Table:
     left: frozenset[str] = frozenset()
 
 
-def figures_table(columns: Mapping[str, Metrics], caption: str) -> Table:
+def metrics_table(columns: Mapping[str, Metrics], caption: str) -> Table:
     rows = [
         [Cell(title), *(Cell(shown(getattr(figures, name), text)) for figures in columns.values())]
-        for name, (title, text) in FIGURES.items()
+        for name, (title, text) in METRICS.items()
     ]
     return Table(caption, ("", *columns), rows)
 
@@ -232,7 +232,7 @@ def shown(value: float | None, text: Callable[[float], str]) -> str:
     return UNDEFINED if value is None else text(value)
 
 
-def stated(played: SpanResult) -> str:
+def basis_of_metrics(played: SpanResult) -> str:
     """Return a sentence on the basis of annual metrics."""
     risk_free = percent(played.risk_free, 2)
     return f"Daily returns, {played.periods_per_year} periods a year, risk-free rate {risk_free} a year."
@@ -517,9 +517,9 @@ def report_page(report: Report) -> str:
         "equity": equity_plot(curves, colours, [fold.played.last for fold in report.folds]),
         "drawdowns": drawdown_plot(played),
         "deepest": percent(played.figures.max_drawdown),
-        "stated": f"{stated(played)} Beta, alpha and information ratio are relative to {benchmark.lower()}. “–” is "
-        "undefined.",
-        "figures": figures_table(_all_figures(report), "Agent and baselines"),
+        "basis": f"{basis_of_metrics(played)} Beta, alpha and information ratio are relative to {benchmark.lower()}. "
+        "“–” is undefined.",
+        "figures": metrics_table(_all_metrics(report), "Agent and baselines"),
         "yearly": yearly_table(curves),
         "calendar": calendar_table(curve),
         "rolling": rolling_plots(played),
@@ -529,7 +529,7 @@ def report_page(report: Report) -> str:
         "weights": weights,
         "shares": {name: variable(colour) for name, colour in shares.items()},
         "matched": matched_plot(played) if len(played.matched.total_returns) else None,
-        "traded": _traded(played),
+        "traded": _trades_sentence(played),
         "trades": trade_tables(played.trades) if played.weights is None else [],
         "assets": assets_table(played.by_asset, curve.capital, played.weights),
         "folds": rows_table("Folds", _folds(report), compared) if report.folds else None,
@@ -539,7 +539,7 @@ def report_page(report: Report) -> str:
     return page("report.html", context)
 
 
-def _all_figures(report: Report) -> dict[str, Metrics]:
+def _all_metrics(report: Report) -> dict[str, Metrics]:
     of_baselines = report.played.figures_of_baselines
     return {AGENT: report.played.figures, **{NAMES[name]: figures for name, figures in of_baselines.items()}}
 
@@ -571,7 +571,7 @@ def _after_headline(report: Report) -> str:
     return rest[:1].upper() + rest[1:] if repeated else report.verdict.statement
 
 
-def _traded(played: SpanResult) -> str:
+def _trades_sentence(played: SpanResult) -> str:
     trades, costs = played.trades, money(float(played.curve.costs.sum()))
     if not len(trades):
         return "The agent did not trade."
@@ -603,7 +603,7 @@ def _folds(report: Report) -> list[dict[str, str]]:
 
 def report_markdown(report: Report, where: str) -> str:
     """Return verdict, facts and metrics of a report as markdown; `where`: the file with plots and all tables."""
-    table = figures_table(_all_figures(report), "")
+    table = metrics_table(_all_metrics(report), "")
     columns = ("Figure", *table.columns[1:])
     rows: list[Row] = [{column: cell.text for column, cell in zip(columns, row, strict=True)} for row in table.rows]
     page = [

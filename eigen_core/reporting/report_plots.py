@@ -309,32 +309,21 @@ _SETTINGS: dict[RcKeyType, Any] = {
     "figure.dpi": _POINTS_PER_INCH,
     "path.simplify_threshold": 0.4,
 }
-_LIGHT = {
-    "ink": INK,
-    "muted": MUTED,
-    "grid": GRID,
-    "shade": SHADE,
-    "blue": BLUE,
-    "sky": SKY,
-    "green": GREEN,
-    "orange": ORANGE,
-    "vermillion": VERMILLION,
-    "purple": PURPLE,
+_COLOURS = {
+    "ink": (INK, "#E9E9E6"),
+    "muted": (MUTED, "#A3A3A0"),
+    "grid": (GRID, "#33373D"),
+    "shade": (SHADE, "#2B2F35"),
+    "blue": (BLUE, "#58A9E0"),
+    "sky": (SKY, "#8CCBF2"),
+    "green": (GREEN, "#3CBF98"),
+    "orange": (ORANGE, "#F0B73C"),
+    "vermillion": (VERMILLION, "#F58B4C"),
+    "purple": (PURPLE, "#DE9DC1"),
 }
-_DARK = {
-    "ink": "#E9E9E6",
-    "muted": "#A3A3A0",
-    "grid": "#33373D",
-    "shade": "#2B2F35",
-    "blue": "#58A9E0",
-    "sky": "#8CCBF2",
-    "green": "#3CBF98",
-    "orange": "#F0B73C",
-    "vermillion": "#F58B4C",
-    "purple": "#DE9DC1",
-}
+"""Colours by the name of their CSS variable: on a light and on a dark background."""
+_TEXT_COLOURS = {f"{name}-text": (letters(light), dark) for name, (light, dark) in _COLOURS.items()}
 _PAPER = ("#FFFFFF", "#16181B")
-_TEXT = {name: letters(colour) for name, colour in _LIGHT.items()}
 
 Draw = Callable[[Axes, bool], None]
 """Draws a plot into axes, in the narrow form if the second argument is true."""
@@ -342,13 +331,12 @@ Draw = Callable[[Axes, bool], None]
 
 def variables() -> dict[str, tuple[str, str]]:
     """Return the colours of a page by the name of their CSS variable: on a light and on a dark background."""
-    plain = {name: (colour, _DARK[name]) for name, colour in _LIGHT.items()}
-    return plain | {f"{name}-text": (colour, _DARK[name]) for name, colour in _TEXT.items()} | {"paper": _PAPER}
+    return {**_COLOURS, **_TEXT_COLOURS, "paper": _PAPER}
 
 
 def variable(colour: str) -> str:
     """Return a colour of the style as the CSS variable of the page."""
-    return next(f"var(--{name})" for name, light in _LIGHT.items() if light == colour)
+    return next(f"var(--{name})" for name, (light, _) in _COLOURS.items() if light == colour)
 
 
 def plot(name: str, label: str, draw: Draw, *, height: int = 300, margins: tuple[int, int] = (64, 206)) -> Markup:
@@ -397,7 +385,6 @@ def _inner(svg: str, name: str) -> str:
     svg = re.sub(r" font-family: [^;\"]+;", "", svg)
     svg = re.sub(r' transform="rotate\(-0 [^"]*"', "", svg)
     svg = re.sub(r'(?<= d=")[^"]+', lambda found: re.sub(r"(\.\d)\d+", r"\1", found[0]).replace("\n", ""), svg)
-    for colours, suffix in ((_LIGHT, ""), (_TEXT, "-text")):
-        for named, colour in colours.items():
-            svg = svg.replace(f": {colour.lower()}", f": var(--{named}{suffix})")
+    for css_name, (light, _) in (_COLOURS | _TEXT_COLOURS).items():
+        svg = svg.replace(f": {light.lower()}", f": var(--{css_name})")
     return re.sub(r">\s+<", "><", svg)

@@ -71,11 +71,6 @@ def play_walk(walk: Walk) -> WalkResult:
         for seed in walk.all_seeds
         for fold in walk.folds
     ]
-    return join(walk, played)
-
-
-def join(walk: Walk, played: Sequence[FoldResult]) -> WalkResult:
-    """Return the result of a walk whose folds were played, seed by seed, in the order of the days."""
     seeds = [[one.played for one in played if one.seed == seed] for seed in walk.all_seeds]
     every = [one.played for one in played]
     first, last = every[0], every[-1]
@@ -101,8 +96,8 @@ def join(walk: Walk, played: Sequence[FoldResult]) -> WalkResult:
         one_portfolio=False,
         baselines=baselines,
         matched=matched,
-        excess=pooled([[one.excess for one in spans] for spans in seeds]),
-        alpha=pooled([[one.alpha for one in spans] for spans in seeds]),
+        excess=pool_excess([[one.excess for one in spans] for spans in seeds]),
+        alpha=pool_excess([[one.alpha for one in spans] for spans in seeds]),
         holding_days=first.holding_days,
         periods_per_year=last.periods_per_year,
         risk_free=walk.config.account.risk_free,
@@ -122,7 +117,7 @@ def _joined_returns(returns: Sequence[Values], seeds: int) -> Values:
     return joined
 
 
-def pooled(seeds: Sequence[Sequence[Excess | None]]) -> Excess | None:
+def pool_excess(seeds: Sequence[Sequence[Excess | None]]) -> Excess | None:
     """Return the excess over all trades or days; None without trades. `seeds` has the excess of each fold by seed.
 
     Over the folds of a seed, whose days differ, squared standard errors add up. Over seeds, which trade on the same

@@ -156,7 +156,7 @@ class Display(Listener):
         """Show that `done` of `total` steps of another loop than a training are finished."""
 
     def generation_finished(self, record: "GenerationRecord", telemetry: "Telemetry") -> None:
-        print_line(self.console, f"generation {record.generation}/{self._steps}  {figures(record, telemetry)}")
+        print_line(self.console, f"generation {record.generation}/{self._steps}  {metrics_text(record, telemetry)}")
 
 
 def display_on(console: Console, steps: str = "generations", signals: StopSignals | None = None) -> Display:
@@ -172,13 +172,13 @@ def progress_shown(console: Console | None = None, steps: str = "generations") -
         yield display
 
 
-def figures(record: "GenerationRecord", telemetry: "Telemetry") -> str:
+def metrics_text(record: "GenerationRecord", telemetry: "Telemetry") -> str:
     excess = record.champion_excess
     return (
         f"best {record.best_fitness:,.1f}  mean {record.mean_fitness:,.1f}  "
         f"champion validation {record.champion_validation:,.1f}  "
         f"{'' if excess is None else f'excess {excess.short} a {excess.per}  '}"
-        f"buffer {record.transitions:,}/{record.replay_capacity:,}  "
+        f"replay {record.transitions:,}/{record.replay_capacity:,}  "
         f"{duration(telemetry.seconds)}  RSS {size(telemetry.rss_bytes)}"
     )
 
@@ -206,8 +206,8 @@ class BarDisplay(Display):
         )
         self._overall_task = self._overall.add_task("", total=None, left="", visible=False)
         self._phase_task = self._phase.add_task("starting", total=None, count="")
-        self._figures = Text("", style="dim")
-        self._live = Live(Group(self._overall, self._phase, self._figures), console=console, transient=True)
+        self._metrics = Text("", style="dim")
+        self._live = Live(Group(self._overall, self._phase, self._metrics), console=console, transient=True)
         self._current = ""
         self._first = 0
         self._started = time.monotonic()
@@ -247,7 +247,7 @@ class BarDisplay(Display):
 
     def generation_finished(self, record: "GenerationRecord", telemetry: "Telemetry") -> None:
         self.progressed(record.generation, self._steps)
-        self._figures.plain = f"generation {record.generation}: {figures(record, telemetry)}"
+        self._metrics.plain = f"generation {record.generation}: {metrics_text(record, telemetry)}"
         self._live.refresh()
 
 

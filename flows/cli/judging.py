@@ -154,7 +154,7 @@ def print_backtest(console: Console, found: "Backtest", folder: Path) -> None:
         f" ({found.span}, {len(curve.dates):,} days)",
     )
     print_line(console, found.verdict.sentence[0].upper(), found.verdict.sentence[1:])
-    print_figures(console, "account", accounts_of(who, found))
+    print_metrics(console, "account", accounts_of(who, found))
     _print_random(console, "matched", found.matched, found.figures.total_return)
     if not found.by_timing:
         luck = f", by luck {percent(found.verdict.timing_pvalue)}"
@@ -209,7 +209,7 @@ def print_comparison(console: Console, compared: "Comparison") -> None:
         print_line(console, (f"{run}: ", "bold"), played.verdict.statement)
     first = compared.played[0]
     print_line(console, f"{first.span}, {first.curve.dates[0]} to {first.curve.dates[-1]}")
-    print_figures(console, "run", compared.accounts)
+    print_metrics(console, "run", compared.accounts)
     if not compared.differences:
         print_line(console, "The runs have the same settings.")
     else:
@@ -281,7 +281,7 @@ def report(
 def print_report(console: Console, report: "Report", agent: str, file: Path, artifact: str | None) -> None:  # noqa: ARG001
     print_line(console, (report.verdict.statement, "bold"))
     print_line(console, f"{report.run}, {report.agent}: {report.span}, {report.first} to {report.last}")
-    print_figures(console, "account", accounts_of("agent", report.played))
+    print_metrics(console, "account", accounts_of("agent", report.played))
     print_fact(console, "report", str(file))
     if artifact:
         print_fact(console, "in Prefect", artifact)
@@ -308,7 +308,7 @@ def accounts_of(name: str, played: "SpanResult") -> dict[str, tuple["EquityCurve
     return {name: (played.curve, played.figures), **baselines}
 
 
-def print_figures(console: Console, heading: str, accounts: Mapping[str, tuple["EquityCurve", "Metrics"]]) -> None:
+def print_metrics(console: Console, heading: str, accounts: Mapping[str, tuple["EquityCurve", "Metrics"]]) -> None:
     headers = (heading, "final", "total return", "CAGR", "Sharpe", "max drawdown", "turnover", "beta")
     table = PlainTable(*headers, left=(heading,), least_important=("turnover", "CAGR", "beta"))
     for name, (curve, found) in accounts.items():
@@ -461,13 +461,13 @@ def importance(
         str, option("AGENT", "champion, elites, or an agent's number in the newest generation.")
     ] = "champion",
     generations: Annotated[
-        str | None, option("all|K", "The champions of so many of the newest kept generations, or of all.")
+        str | None, option("all|K", "Judge the champions of the K newest stored generations, or of all.")
     ] = None,
-    draws: Annotated[int, option("N", "Draws of each feature or column.", min=2, max=10_000)] = 10,
+    draws: Annotated[int, option("N", "Number of random shifts of each feature and column.", min=2, max=10_000)] = 10,
     store: Store = None,
     as_json: Json = False,
 ) -> None:
-    """Show which features and columns of the market agents of a run use."""
+    """Show which features and which columns of the market the agents of a run use."""
     newest = _generations(generations, agent)
     from eigen_core.judging.importance import run_importance
 
@@ -537,9 +537,9 @@ the folder: run the same command again to continue, with more trials or edges if
 def trust(
     data: Annotated[str | None, typer.Argument(help=DATA_HELP, show_default=DATA_DEFAULT, metavar="[DATA]")] = None,
     *,
-    trials: Annotated[int, number("Markets of noise, and trials of each edge.", most=10_000)] = 10,
+    trials: Annotated[int, number("Number of trials without an edge, and with each.", most=10_000)] = 10,
     edges: Annotated[
-        str, option("LIST", "Information coefficients that are planted; an empty text: none.")
+        str, option("LIST", "Information coefficients of the planted edges; an empty text: none.")
     ] = "0.05,0.1,0.2,0.3",
     options: RunOptions,
     out: Annotated[Path, option("FOLDER", "Folder of the finished trials.")] = Path("trust"),

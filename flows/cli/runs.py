@@ -71,8 +71,8 @@ def print_history(console: Console, status: "RunStatus") -> None:
     took = {entry.generation: entry for entry in status.telemetry}
     table = PlainTable(
         *("generation", "best fitness", "mean fitness", "validation", "champion", f"excess/{excess_unit(newest)}"),
-        *("buffer", "time", "RSS", "peak", "exchanged"),
-        least_important=("RSS", "peak", "buffer", "mean fitness", "time", "validation", "best fitness"),
+        *("replay", "time", "RSS", "peak", "exchanged"),
+        least_important=("RSS", "peak", "replay", "mean fitness", "time", "validation", "best fitness"),
     )
     for record in newest:
         fitness = (record.best_fitness, record.mean_fitness, record.validation, record.champion_validation)

@@ -14,7 +14,7 @@ from eigen_core.common.text import percent
 from flows.cli import run_processes, training
 from flows.cli.common import Json, RunOptions, RunsOn, examples, number, option, run_options
 from flows.cli.console import PlainTable, attributes, output_console, print_fact, print_line, print_result
-from flows.cli.judging import COMPARED, account_document, accounts_of, print_figures
+from flows.cli.judging import COMPARED, account_document, accounts_of, print_metrics
 from flows.cli.run_processes import IsStopped, Train, WholeRun
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def print_walk(console: Console, result: "WalkResult", folder: Path) -> None:
             str(len(played.trades)),
         )
     table.print(console)
-    print_figures(console, "account", accounts_of("champions", result))
+    print_metrics(console, "account", accounts_of("champions", result))
     if result.walk.seeds > 1:
         mean, low, high = (percent(value, 2) for value in result.interquartile)
         means = f"interquartile mean of {result.walk.seeds} total returns {mean}"

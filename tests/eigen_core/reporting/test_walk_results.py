@@ -18,7 +18,7 @@ from eigen_core.common.records import Excess
 from eigen_core.judging.walk_forward import Walk, plan_walk, remember_walk, stored_walk
 from eigen_core.market import build_panel
 from eigen_core.reporting.report import is_report_of_walk, report_of_walk, report_page
-from eigen_core.reporting.walk_report import WalkResult, equity_table, play_walk, pooled, write_walk
+from eigen_core.reporting.walk_report import WalkResult, equity_table, play_walk, pool_excess, write_walk
 from eigen_core.training.runs import Run
 from flows.cli.walk import print_walk, walk_document
 from flows.server import artifacts as publishing
@@ -162,16 +162,16 @@ def test_a_stored_walk_is_that_which_was_begun_or_refused(walk: Walk) -> None:
 def test_excess_is_pooled_over_all_trades() -> None:
     one = Excess(mean=1.0, standard_error=0.3, freedom=12.0, trades=30)
     other = Excess(mean=-1.0, standard_error=0.4, freedom=3.0, trades=10)
-    found = pooled([[one, None, other]])
+    found = pool_excess([[one, None, other]])
     assert found is not None
     assert found.mean == pytest.approx(0.5)
     assert found.trades == 40
     assert found.standard_error == pytest.approx((9.0**2 + 4.0**2) ** 0.5 / 40.0)
     # The same trades twice say no more than once.
-    twice = pooled([[one, other], [one, other]])
+    twice = pool_excess([[one, other], [one, other]])
     assert twice is not None
     assert twice.interval == pytest.approx(found.interval)
     assert found.interval[1] - found.mean == pytest.approx(
         2.131 * (16.0 / 15.0) ** 0.5 * found.standard_error, rel=1e-3
     )
-    assert pooled([[None]]) is None
+    assert pool_excess([[None]]) is None

@@ -21,7 +21,7 @@ from flows.cli.console import (
     PlainTable,
     StopSignals,
     display_on,
-    figures,
+    metrics_text,
     print_fact,
     print_line,
     stop_signals,
@@ -50,8 +50,10 @@ def test_a_pipe_gets_one_line_a_generation_and_no_control_characters() -> None:
     display = display_on(target)
     play(display)
     lines = output.getvalue().splitlines()
-    assert lines[:2] == [f"generation {number}/2  {figures(record(number), telemetry(number))}" for number in (1, 2)]
-    assert "best 2.0  mean 1.5  champion validation 0.5  buffer 10/100  3.5 s  RSS 100 MB" in lines[0]
+    assert lines[:2] == [
+        f"generation {number}/2  {metrics_text(record(number), telemetry(number))}" for number in (1, 2)
+    ]
+    assert "best 2.0  mean 1.5  champion validation 0.5  replay 10/100  3.5 s  RSS 100 MB" in lines[0]
     display.started(7, 9)
     assert output.getvalue().splitlines()[2:] == ["continuing after generation 7/9"]
     assert "\x1b" not in output.getvalue()
@@ -64,7 +66,7 @@ def test_a_terminal_gets_bars_and_figures_and_its_cursor_back() -> None:
     text = output.getvalue()
     assert "2: checkpoint" in text
     assert "2/2" in text
-    assert figures(record(2), telemetry(2)) in text
+    assert metrics_text(record(2), telemetry(2)) in text
     assert text.endswith("\x1b[?25h") or text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
 
 
