@@ -44,11 +44,9 @@ def test_a_blob_that_is_damaged_in_the_store_is_sent_again_after_a_restart(
     machine.lease.release()
     content = machine.memory.content
     for name in [name for name in content if f"/{BLOBS}" in name or MANIFESTS in name]:
-        content[name] = {"flip": bytes([content[name][0] ^ 1]) + content[name][1:], "cut": content[name][:-1]}.get(
-            damage, b""
-        )
-        if damage == "remove":
-            del content[name]
+        whole = content.pop(name)
+        if damage != "remove":
+            content[name] = whole[:-1] if damage == "cut" else bytes([whole[0] ^ 1]) + whole[1:]
     Machine(tmp_path / "here", machine.memory, again=True).drain()
     assert machine.stored() == [1]
 
