@@ -22,7 +22,7 @@ from eigen_core.training.runs import Run, runs_in
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
-_NOTHING = CleanReport((), (), (), 0)
+_NOTHING = CleanReport((), (), 0)
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def _clean_run(run: Run, grace_seconds: float, *, dry_run: bool) -> CleanedRun:
         confirm = None
         if dry_run:
             if run.is_running():
-                raise RunLockedError(f"Run '{run.name}' is in use by another process.")
+                raise RunLockedError(f"Run '{run.name}' is in use by another process: wait until it ends, or stop it.")
         else:
             # These keep other processes from writing to the run.
             if local.exists():
@@ -106,7 +106,9 @@ def _clean_run(run: Run, grace_seconds: float, *, dry_run: bool) -> CleanedRun:
         here = {manifest.generation for manifest in local.manifests()}
         there = {manifest.generation for manifest in stored.manifests() if not stored.damages(manifest)}
         cleaned = clean_stored(*keep, confirm=confirm)
-        return CleanedRun(run.name, None, cleaned, clean_local(settings.keep_local, 0, 0, here - there))
+        return CleanedRun(
+            run.name, None, cleaned, clean_local(settings.keep_local, 0, keep_champion=False, protected=here - there)
+        )
 
 
 def verify_run(store: str, name: str, *, deep: bool) -> Verification:

@@ -4,10 +4,8 @@ import hashlib
 import json
 import os
 import re
-import stat
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +15,7 @@ from typing import BinaryIO
 from pydantic import JsonValue
 
 from eigen_core.common.errors import InputError
-from eigen_core.common.files import HIDDEN, make_folder, sync_folder, temporary_file
+from eigen_core.common.files import HIDDEN, make_folder, open_regular_file, sync_folder, temporary_file
 from eigen_core.common.progress import report_progress
 
 CONFIG_NAME = "config.json"
@@ -199,17 +197,6 @@ def write_blob(run: Path, fill: Callable[[Path], object]) -> tuple[str, int]:
         os.replace(temporary, path)
         sync_folder(path.parent)
     return sha256, size
-
-
-@contextmanager
-def open_regular_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to read; `IsADirectoryError` if it is no regular file."""
-    # O_NONBLOCK: opening a pipe would wait until a process writes to it.
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise IsADirectoryError
-        yield file
 
 
 def check_blob(path: Path, size: int, read: Callable[[int], None] | None = None) -> None:

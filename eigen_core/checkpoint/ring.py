@@ -37,11 +37,11 @@ from eigen_core.checkpoint.integrity import (
     blob_name,
     blob_path,
     canonical_json,
-    open_regular_file,
     write_blob,
 )
 from eigen_core.checkpoint.manifest import STEM, Manifest, RingEntry, ShardEntry, TensorFacts, reading_part
 from eigen_core.checkpoint.tensors import TORCH_TYPES, tensor_bytes, tensor_facts
+from eigen_core.common.files import open_regular_file
 from eigen_core.machine import lazy_zeros
 
 _MAGIC = b"EIGNRING"

@@ -73,11 +73,10 @@ _READERS = 2
 class CleanReport:
     """Files that `RunContents.clean` removed, or would remove in a dry run.
 
-    `generations` have no manifest left (ascending); `manifests` also has superseded ones of kept generations.
+    `generations` have no manifest left (ascending).
     """
 
     generations: tuple[int, ...]
-    manifests: tuple[str, ...]
     blobs: tuple[str, ...]
     bytes_freed: int
 
@@ -392,9 +391,9 @@ class RunContents:
         self,
         keep_last: int,
         keep_every: int,
-        champion_generation: int | None = None,
-        protected: Collection[int] = frozenset(),
         *,
+        keep_champion: bool = True,
+        protected: Collection[int] = frozenset(),
         grace_seconds: float = 0.0,
         dry_run: bool = False,
         confirm: Callable[[], None] | None = None,
@@ -407,7 +406,7 @@ class RunContents:
             keep_last: number of newest generations that stay; those with missing or truncated files are not counted,
                 so that the last good one always stays.
             keep_every: generations whose number is a multiple of this stay; 0: none.
-            champion_generation: also stays; None: the one in the newest undamaged manifest.
+            keep_champion: the generation stays in which the newest undamaged one found its champion.
             protected: generations that stay in any case.
             grace_seconds: a blob younger than this (seconds, by the store's clock) stays if no manifest names it, not
                 even one that is removed here: another process may be about to name it.
@@ -421,7 +420,7 @@ class RunContents:
         listed = {self._relative(stored): stored for stored in self._stored_manifests()}
         read = {name: self._summary(name, stored) for name, stored in listed.items()}
         sizes = {name: stored.bytes for name, stored in blobs.items()}
-        kept = _kept_manifests(read, sizes, keep_last, keep_every, champion_generation, protected)
+        kept = _kept_manifests(read, sizes, keep_last, keep_every, keep_champion, protected)
         gone = [name for name in listed if name not in kept]
         known = [found for found in read.values() if found is not None]
         named = {blob for found in known for blob in found.blobs}
@@ -438,7 +437,6 @@ class RunContents:
             self._known = {stored: found for stored, found in self._known.items() if found.name in kept}
         return CleanReport(
             generations=tuple(sorted(_generations(gone) - _generations(kept))),
-            manifests=tuple(gone),
             blobs=tuple(sorted(unneeded)),
             bytes_freed=sum(listed[name].bytes for name in gone) + sum(sizes[name] for name in unneeded),
         )
@@ -525,7 +523,7 @@ def _kept_manifests(
     sizes: dict[str, int],
     keep_last: int,
     keep_every: int,
-    champion_generation: int | None,
+    keep_champion: bool,
     protected: Collection[int],
 ) -> set[str]:
     """Return the names of the manifests that stay (see `RunContents.clean`).
@@ -537,9 +535,8 @@ def _kept_manifests(
         if all(sizes.get(blob) == size for blob, size in found.blobs.items()):
             best[found.generation] = found
     whole = sorted(best, reverse=True)
-    if champion_generation is None:
-        champion_generation = best[whole[0]].champion_generation if whole else 0
-    kept = kept_generations(_generations(read), whole[:keep_last], keep_every, champion_generation) | set(protected)
+    champion = best[whole[0]].champion_generation if keep_champion and whole else 0
+    kept = kept_generations(_generations(read), whole[:keep_last], keep_every, champion) | set(protected)
     return {
         name
         for name in read

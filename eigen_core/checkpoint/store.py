@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 from urllib.parse import unquote
 
-from eigen_core.checkpoint.integrity import open_regular_file
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import (
     HIDDEN,
     explained,
     make_folder,
+    open_regular_file,
     replacing,
     sync_file,
     sync_folder,

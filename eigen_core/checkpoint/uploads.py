@@ -431,7 +431,7 @@ class Uploader:
         with self._changed:
             only_here = {*self._generations(), *self._damaged}
         try:
-            self._directory.contents.clean(self._config.keep_local, 0, 0, only_here)
+            self._directory.contents.clean(self._config.keep_local, 0, keep_champion=False, protected=only_here)
         except (StoreUnavailableError, InputError) as error:
             logger.warning(_NOT_DELETED, self._name, self._directory.path, error)
 

@@ -141,6 +141,17 @@ def _open_new(path: Path) -> BinaryIO:
     return open(path, "x+b")
 
 
+@contextmanager
+def open_regular_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to read; `IsADirectoryError` if it is no regular file."""
+    # O_NONBLOCK: opening a pipe would wait until a process writes to it.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise IsADirectoryError
+        yield file
+
+
 def leftovers(folder: Path) -> list[Path]:
     """Return the temporary files below `folder`, which killed processes left or other processes are writing."""
     return sorted(

@@ -110,7 +110,7 @@ def test_a_damaged_generation_is_skipped_and_can_be_saved_again(run: RunDirector
 
     with reopened.lock():
         reopened.save(sample(3, seconds=3))
-        reopened.contents.clean(keep_last=1, keep_every=0, champion_generation=1)
+        reopened.contents.clean(keep_last=1, keep_every=0)
     assert_same(newest_of(RunDirectory.open(run.root, "run")).snapshot, sample(3, seconds=3))
     assert 3 in generations_of(run)
 

@@ -74,7 +74,7 @@ def _short_run(store: Path, acknowledge: int) -> None:
         done("again")
         run.save(sample(3))
         done("3")
-        run.contents.clean(keep_last=2, keep_every=0, champion_generation=0)
+        run.contents.clean(keep_last=2, keep_every=0, keep_champion=False)
         done("removed")
 
 
@@ -128,7 +128,7 @@ def _check_after_kill(store: Path, done: list[str]) -> None:
         run.save(sample(found + 1))
         loaded = newest_of(RunDirectory.open(store, "run"))
         assert_same(loaded.snapshot, sample(found + 1))
-        run.contents.clean(1, 0, 0)
+        run.contents.clean(1, 0, keep_champion=False)
         assert files_of(run) == {"config.json", "lock", loaded.manifest.name, *loaded.manifest.blobs}
 
 
@@ -184,7 +184,7 @@ def test_a_save_that_fails_at_any_call_leaves_what_was_there(
             for manifest in run.contents.manifests():
                 if manifest.generation == 3:
                     (run.path / manifest.name).unlink()
-            run.contents.clean(2, 0, 0)
+            run.contents.clean(2, 0, keep_champion=False)
             run.load_newest()
     assert failures >= 1
     assert_same(newest_of(RunDirectory.open(tmp_path, "run")).snapshot, sample(3))

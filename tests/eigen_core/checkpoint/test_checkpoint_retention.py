@@ -24,8 +24,8 @@ from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.config import CheckpointConfig
 
 
-def removed(run: RunDirectory, keep_last: int, keep_every: int, champion_generation: int | None) -> list[int]:
-    return list(run.contents.clean(keep_last, keep_every, champion_generation).generations)
+def removed(run: RunDirectory, keep_last: int, keep_every: int, *, keep_champion: bool = True) -> list[int]:
+    return list(run.contents.clean(keep_last, keep_every, keep_champion=keep_champion).generations)
 
 
 def whole_files(run: RunDirectory) -> set[str]:
@@ -39,18 +39,18 @@ def test_the_last_every_fifth_and_the_champions_stay(tmp_path: Path) -> None:
     with run.lock():
         for generation in range(1, 14):
             run.save(sample(generation))
-        assert removed(run, keep_last=3, keep_every=5, champion_generation=7) == [1, 2, 3, 4, 6, 8, 9]
-        assert generations_of(run) == [5, 7, 10, 11, 12, 13]
+        # The champion of generation 13 is of generation 6.
+        assert removed(run, keep_last=3, keep_every=5) == [1, 2, 3, 4, 7, 8, 9]
+        assert generations_of(run) == [5, 6, 10, 11, 12, 13]
         assert files_of(run) == whole_files(run)
-        assert removed(run, keep_last=3, keep_every=5, champion_generation=7) == []
-        # The newest manifest's champion is generation 6, which is gone already.
-        assert removed(run, keep_last=3, keep_every=5, champion_generation=None) == [7]
-        assert removed(run, keep_last=1, keep_every=0, champion_generation=12) == [5, 10, 11]
-    assert generations_of(run) == [12, 13]
+        assert removed(run, keep_last=3, keep_every=5) == []
+        assert removed(run, keep_last=1, keep_every=0) == [5, 10, 11, 12]
+        assert removed(run, keep_last=1, keep_every=0, keep_champion=False) == [6]
+    assert generations_of(run) == [13]
     assert files_of(run) == whole_files(run)
     assert run.contents.verify() == []
     with pytest.raises(ValueError, match="keep_last is 0"):
-        run.contents.clean(0, 0, 0)
+        run.contents.clean(0, 0)
 
 
 @pytest.mark.parametrize("part", ["manifest", "population.safetensors", "0"])
@@ -65,7 +65,7 @@ def test_damaged_generations_do_not_count(tmp_path: Path, part: str) -> None:
             os.truncate(run.path / manifest_of(run, generation).name, 0)
         else:
             os.truncate(blob_of(run, generation, part), 0)
-    assert removed(run, keep_last=2, keep_every=0, champion_generation=0) == [1, 2, 4]
+    assert removed(run, keep_last=2, keep_every=0, keep_champion=False) == [1, 2, 4]
     newest = newest_of(run)
     assert newest.snapshot.generation == 5
 
@@ -76,7 +76,7 @@ def test_without_a_good_generation_nothing_goes(tmp_path: Path) -> None:
         run.save(sample(generation))
         blob_of(run, generation, "state.json").unlink()
     before = files_of(run)
-    assert removed(run, keep_last=1, keep_every=0, champion_generation=0) == []
+    assert removed(run, keep_last=1, keep_every=0) == []
     assert files_of(run) == before
 
 
@@ -85,11 +85,11 @@ def test_protected_generations_stay_with_all_their_manifests(tmp_path: Path) -> 
     for seconds in (1.0, 2.0):
         run.save(sample(2, seconds=seconds))
     run.save(sample(3))
-    report = run.contents.clean(1, 0, 0, protected={2})
+    report = run.contents.clean(1, 0, keep_champion=False, protected={2})
     assert report.generations == (1,)
     assert len(run.contents.manifests()) == 3
-    report = run.contents.clean(2, 0, 0)
-    assert (report.generations, len(report.manifests), len(report.blobs)) == ((), 1, 1)
+    report = run.contents.clean(2, 0, keep_champion=False)
+    assert (report.generations, len(report.blobs)) == ((), 1)
     newest = run.contents.manifests()
     assert [manifest.generation for manifest in newest] == [3, 2]
     assert run.contents.document(newest[1], "telemetry") == [{"seconds": 2.0}]
@@ -102,7 +102,7 @@ def test_blobs_that_no_manifest_named_stay_for_the_grace_period_by_the_stores_cl
     store.put(f"run/{unnamed}", b"no manifest")
     newer, older = contents.manifests()
     store.pass_time(2 * 3_600)
-    freed = contents.clean(1, 0, 0, grace_seconds=3 * 3_600.0).blobs
+    freed = contents.clean(1, 0, keep_champion=False, grace_seconds=3 * 3_600.0).blobs
     assert set(freed) == older.blobs.keys() - newer.blobs.keys()
     for dry_run in (True, False):
         report = contents.clean(1, 0, grace_seconds=3_600.0, dry_run=dry_run)
@@ -120,7 +120,7 @@ def test_nothing_is_removed_unless_it_is_confirmed_after_all_was_looked_at(tmp_p
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        contents.clean(1, 0, 0, confirm=refuse)
+        contents.clean(1, 0, keep_champion=False, confirm=refuse)
     assert store.content == before
     looked = [name for operation, name in store.done if operation == "objects"]
     assert looked == ["run/blobs/", "run/manifests/"], "what is completed in between is seen by its manifest"

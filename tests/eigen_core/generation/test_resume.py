@@ -298,7 +298,7 @@ def test_retention_does_not_count_on_a_generation_that_was_passed_over(tmp_path:
     assert run.load_newest(snapshot_form(state), partial(restore, state)) is not None
     assert state.generation == 2
     run.save(snapshot(advance(state, 1)))
-    run.contents.clean(keep_last=1, keep_every=0, champion_generation=3)
+    run.contents.clean(keep_last=1, keep_every=0)
     reopened = fresh()
     loaded_from(run, reopened)
     assert reopened.generation == 3

@@ -207,7 +207,7 @@ def test_a_run_takes_the_planned_room(tmp_path: Path, keep_last: int, keep_every
         for _ in range(config.generations):
             advance(state, 1)
             written += directory.save(snapshot(state)).written_bytes
-            directory.contents.clean(keep_last, keep_every, 1)
+            directory.contents.clean(keep_last, keep_every, keep_champion=False, protected={1})
     left = sum(path.stat().st_size for path in (directory.path / "blobs").rglob("*") if path.is_file())
     plan = DiskPlan.of(Sizes.of(config, TaskData(panel)))
     assert plan.checkpoint_bytes == pytest.approx(written / config.generations, rel=0.05)
