@@ -294,15 +294,15 @@ def _packed(record: Record) -> bytes:
     return zlib.compress(record.model_dump_json().encode())
 
 
+@dataclass(frozen=True, repr=False)
 class RecordLog(Sequence[R]):
     """The records of a run in order, stored as compressed JSON text and parsed on access.
 
     Record objects would fragment the heap, so that the C library could not return freed memory.
     """
 
-    def __init__(self, kind: type[R], rows: tuple[bytes, ...] = ()) -> None:
-        self._kind = kind
-        self._rows = rows
+    kind: type[R]
+    rows: tuple[bytes, ...] = ()
 
     @classmethod
     def of(cls, kind: type[R], records: Iterable[R]) -> "RecordLog[R]":
@@ -313,19 +313,19 @@ class RecordLog(Sequence[R]):
         return cls(kind, tuple(zlib.compress(line) for line in lines))
 
     def lines(self) -> Iterator[bytes]:
-        return map(zlib.decompress, self._rows)
+        return map(zlib.decompress, self.rows)
 
     def followed_by(self, record: R) -> "RecordLog[R]":
-        return RecordLog(self._kind, (*self._rows, _packed(record)))
+        return RecordLog(self.kind, (*self.rows, _packed(record)))
 
     def without_last(self) -> "RecordLog[R]":
-        return RecordLog(self._kind, self._rows[:-1])
+        return RecordLog(self.kind, self.rows[:-1])
 
     def json(self) -> bytes:
         return b"[" + b",".join(self.lines()) + b"]"
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self.rows)
 
     @overload
     def __getitem__(self, index: int) -> R: ...
@@ -335,17 +335,11 @@ class RecordLog(Sequence[R]):
 
     def __getitem__(self, index: int | slice) -> R | list[R]:
         if isinstance(index, slice):
-            return [self._parsed(row) for row in self._rows[index]]
-        return self._parsed(self._rows[index])
+            return [self._parsed(row) for row in self.rows[index]]
+        return self._parsed(self.rows[index])
 
     def _parsed(self, row: bytes) -> R:
-        return self._kind.model_validate_json(zlib.decompress(row))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RecordLog) and self._rows == other._rows
-
-    def __hash__(self) -> int:
-        return hash(self._rows)
+        return self.kind.model_validate_json(zlib.decompress(row))
 
 
 class UnfitRecordsError(ValueError): ...

@@ -250,15 +250,11 @@ class Config(Section):
         return preset
 
     @model_validator(mode="after")
-    def _workers_are_of_one_kind(self) -> Self:
+    def _sections_agree(self) -> Self:
         if self.scheduler is not None and self.workers != 0:
             raise ValueError(
                 f"scheduler {self.scheduler} has its own workers, and workers is {self.workers}: give only one of both"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _market_sections_agree(self) -> Self:
         if not has_prices(self.task):
             return self
         if self.task == "portfolio" and self.trading.settlement_days < 2:

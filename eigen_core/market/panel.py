@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
@@ -266,7 +267,7 @@ def load_panel(folder: Path, fingerprint: str, market: MarketConfig) -> tuple[Pa
             raise ValueError("its fingerprint is another one")
         if content["reading"] != _READING:
             raise ValueError("another version read its prices")
-        report = DataReport.of_dict(content["report"])
+        report = TypeAdapter(DataReport).validate_python(content["report"])
     except (OSError, SafetensorError, ValueError, LookupError, TypeError, RecursionError) as error:
         logger.warning("The cached panel %s is damaged or outdated (%s): rebuilding it from the prices.", path, error)
         return None

@@ -7,7 +7,6 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import TypeAdapter
 
 from eigen_core.common.text import count, listed
 from eigen_core.config import TradingConfig
@@ -198,11 +197,6 @@ class DataReport:
     @property
     def gap_days(self) -> int:
         return sum(history.gap_days for history in self.symbols)
-
-    @classmethod
-    def of_dict(cls, values: Mapping[str, Any]) -> "DataReport":
-        """Return the report of `values` from `dataclasses.asdict`, also through JSON; raise `ValueError` if invalid."""
-        return TypeAdapter(cls).validate_python(values)
 
     def lines(self, trading: TradingConfig | None = None) -> list[str]:
         """Return the report as sentences, which without `trading` name settings instead of their values."""
