@@ -11,7 +11,7 @@ from eigen_core.config.loading import load_config
 from eigen_core.config.stored import config_from_stored, stored_values
 
 
-def test_what_is_stored_is_read_again() -> None:
+def test_a_stored_configuration_is_read_again() -> None:
     config = load_config("eigen2-classic", ["market.context=SPY", "seed=9"])
     assert config_from_stored(stored_values(config)) == config
     assert stored_values(config)["format_version"] == len(stored.MIGRATIONS) + 1
@@ -20,7 +20,7 @@ def test_what_is_stored_is_read_again() -> None:
 
 
 @pytest.mark.parametrize("values", [{"learner": 5}, {"evolution": None}, {"trading": [1]}])
-def test_what_is_no_configuration_is_refused_after_all_migrations(values: dict[str, Any]) -> None:
+def test_a_document_of_another_shape_is_refused_after_all_migrations(values: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="it is a section of settings"):
         config_from_stored(values)
 
@@ -32,7 +32,7 @@ def test_a_newer_version_is_refused_in_a_sentence() -> None:
 
 
 @pytest.mark.parametrize("version", [0, True, 1.0, None, "x" * 10_000])
-def test_what_is_no_version_is_refused(version: object) -> None:
+def test_an_invalid_format_version_is_refused(version: object) -> None:
     with pytest.raises(InputError, match=r"version") as refused:
         config_from_stored(Config().model_dump() | {"format_version": version})
     assert len(str(refused.value)) < 200
@@ -127,7 +127,7 @@ def test_ppo_of_version_10_that_did_not_learn_does_not_learn() -> None:
     assert config_from_stored({**values, "format_version": 10}) == load_config("ppo")
 
 
-def test_what_no_version_had_is_refused_in_a_learner() -> None:
+def test_an_unknown_setting_of_a_learner_is_refused() -> None:
     with pytest.raises(InputError, match=r"learner\.momentum: unknown setting"):
         opened(10, learner={"momentum": 0.5})
     with pytest.raises(InputError, match=r"learner\.clip_range is a setting of ppo"):

@@ -98,13 +98,13 @@ _URLS = [
 
 @pytest.mark.parametrize("url", _URLS)
 @pytest.mark.parametrize("key", [key for key, one in settings().items() if one.kind in ("string", "strings")])
-def test_it_is_refused_in_every_text_and_not_repeated(key: str, url: str) -> None:
+def test_a_password_is_refused_in_every_text_setting_and_not_repeated(key: str, url: str) -> None:
     with pytest.raises(InputError, match=rf"^{key} has a user or a password in it") as refused:
         load_config(None, [f"{key}={url}"])
     assert _SECRET not in str(refused.value)
 
 
-def test_prefect_is_told_nothing_of_it() -> None:
+def test_a_refused_parameter_shows_no_password_to_prefect() -> None:
     # What Prefect makes of a parameter that is refused is shown in its pages.
     for values in ({"scheduler": _URLS[0]}, {"unknown": _URLS[0]}, {"market": {"unknown": [_URLS[2]]}}):
         with pytest.raises(ValidationError) as refused:
@@ -115,7 +115,7 @@ def test_prefect_is_told_nothing_of_it() -> None:
     assert _SECRET not in str(refused.value)
 
 
-def test_a_run_that_was_stored_with_one_opens_without_it() -> None:
+def test_a_run_that_was_stored_with_a_password_opens_without_it() -> None:
     stored = stored_values(Config())
     stored |= {"reporting": {"mlflow_uri": _URLS[0], "plot_every": 7}}
     config = config_from_stored(stored)
@@ -124,7 +124,7 @@ def test_a_run_that_was_stored_with_one_opens_without_it() -> None:
 
 
 @pytest.mark.parametrize("url", _URLS)
-def test_a_store_is_not_opened_with_one(url: str) -> None:
+def test_a_store_is_not_opened_with_a_password_in_its_url(url: str) -> None:
     with pytest.raises(InputError, match="has a user or a password in its URL") as refused:
         open_store(url)
     assert _SECRET not in str(refused.value)
@@ -140,13 +140,13 @@ def test_a_store_is_not_opened_with_one(url: str) -> None:
         "/home/me@x/runs",
     ],
 )
-def test_what_is_none_is_left_alone(text: str) -> None:
+def test_a_text_without_a_password_is_unchanged(text: str) -> None:
     assert not has_credentials(text)
     assert without_credentials(f"{text} does not answer") == f"{text} does not answer"
 
 
 @pytest.mark.parametrize("url", _URLS)
-def test_it_is_hidden_in_what_others_say(url: str) -> None:
+def test_a_password_is_hidden_in_messages_of_libraries(url: str) -> None:
     said = without_credentials(f"API request to {url} failed: {url}")
     assert _SECRET not in said
     assert "host" in said

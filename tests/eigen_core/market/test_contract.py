@@ -121,7 +121,7 @@ def test_suggested_settings_read_the_file(
         (CLOSES.assign(Date2=CLOSES["date"]).to_csv(index=False), "name its columns in market.columns.date"),
     ],
 )
-def test_what_no_setting_reads_is_refused_without_one(tmp_path: Path, text: str, words: str) -> None:
+def test_a_file_that_no_setting_reads_is_refused_without_one(tmp_path: Path, text: str, words: str) -> None:
     path = write_text(tmp_path / "p.csv", text)
     with pytest.raises(InputError, match=words) as caught:
         read(path)
@@ -232,7 +232,7 @@ def test_rows_that_make_figures_absurd_are_refused_left_out_or_kept(tmp_path: Pa
         np.testing.assert_array_equal(getattr(panel, name), getattr(without, name))
 
 
-def test_what_is_no_price_is_not_left_out_row_by_row(tmp_path: Path) -> None:
+def test_returns_instead_of_prices_are_refused_as_a_whole(tmp_path: Path) -> None:
     returns = wide(AAA=np.random.default_rng(2).normal(size=60))
     path = write_csv(tmp_path / "p.csv", returns)
     with pytest.raises(InputError, match=r"suspicious rows of 120, so they are probably not prices"):

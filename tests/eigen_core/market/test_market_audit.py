@@ -41,7 +41,7 @@ def audited(path: Path, days: int = 3, **market: object) -> MarketAudit:
 @pytest.mark.parametrize(
     ("data", "days", "symbols"), [("us5", 2, 5), pytest.param(None, 8, 20, marks=pytest.mark.thorough)]
 )
-def test_ours_are_clean_on_the_bundled_prices(features: str, data: str | None, days: int, symbols: int) -> None:
+def test_feature_sets_are_clean_on_the_bundled_prices(features: str, data: str | None, days: int, symbols: int) -> None:
     found = audit_market(Config.model_validate({"market": {"data": data, "features": features}}), days)
     assert found.is_clean
     assert (len(found.days), found.symbols) == (days, symbols)
@@ -49,7 +49,7 @@ def test_ours_are_clean_on_the_bundled_prices(features: str, data: str | None, d
 
 @settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
-def test_ours_are_clean_on_generated_prices(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+def test_feature_sets_are_clean_on_generated_prices(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     generator = np.random.default_rng(seed)
     bars = random_bars(["AAA", "BBB", "IDX"], 120, seed=seed)
     late = (bars["symbol"] == "IDX") & (bars["date"] < bars["date"].iloc[generator.integers(0, 120)])
@@ -148,7 +148,7 @@ def test_a_moving_mean_is_found_as_soon_as_it_reaches_beyond_its_day(offset: int
     assert all(finding.feature == "mean" and finding.day <= finding.last_known for finding in found)
 
 
-def test_what_cannot_be_audited_is_a_sentence(prices: Path) -> None:
+def test_a_task_without_prices_and_too_few_days_are_refused(prices: Path) -> None:
     with pytest.raises(InputError, match="has no prices to audit"):
         audit_market(Config(task="gym:Pendulum-v1"), 2)
     with pytest.raises(InputError, match="the panel has 400"):

@@ -88,7 +88,7 @@ def test_returns_set_does_not_see_the_price_level(scale: float) -> None:
 
 
 @pytest.mark.parametrize("feature_set", ["returns", "classic"])
-def test_gaps_are_no_days_and_what_is_before_and_after_is_unknown(feature_set: FeatureSet) -> None:
+def test_gaps_do_not_count_as_days_and_have_no_features(feature_set: FeatureSet) -> None:
     frame = random_bars(["AAA"], 250, seed=1)
     calendar = np.sort(np.random.default_rng(1).choice(np.arange(50, 350), 250, replace=False))
     values = column_features(bars_of(frame.set_index(calendar).reindex(range(400))), feature_set, True, True)

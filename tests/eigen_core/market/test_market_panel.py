@@ -136,7 +136,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("writable", [True, False])
-def test_what_happens_to_the_cache_does_not_reach_what_is_mapped(
+def test_a_change_of_the_cached_file_does_not_reach_a_mapped_panel(
     tmp_path: Path, prices_file: Path, monkeypatch: pytest.MonkeyPatch, writable: bool
 ) -> None:
     if not writable:
@@ -200,7 +200,7 @@ def test_file_of_another_panel_is_not_believed(tmp_path: Path, prices_file: Path
     assert "log_return_1" in again.feature_names
 
 
-def test_fingerprint_covers_what_matters_and_nothing_else(tmp_path: Path, prices_file: Path) -> None:
+def test_fingerprint_depends_on_prices_and_settings_of_the_panel_alone(tmp_path: Path, prices_file: Path) -> None:
     def fingerprint(path: Path = prices_file, **market: object) -> str:
         return build_panel(small_config(path, **market), tmp_path / "cache")[0].fingerprint
 

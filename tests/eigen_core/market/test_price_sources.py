@@ -97,7 +97,7 @@ def test_tickers_that_look_like_headings_or_markers(tmp_path: Path) -> None:
     assert cleaned(write_text(tmp_path / "long.csv", text))[0].symbols == ("000001", "NA", "TRUE", "nan")
 
 
-def test_what_a_folder_holds_beside_price_files_is_reported(tmp_path: Path, bars: pd.DataFrame) -> None:
+def test_other_files_of_a_folder_are_reported(tmp_path: Path, bars: pd.DataFrame) -> None:
     folder = tmp_path / "prices"
     (folder / "sub").mkdir(parents=True)
     (folder / "gone.csv").symlink_to("nowhere.csv")
