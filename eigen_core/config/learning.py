@@ -232,16 +232,10 @@ class DirectConfig(LearnerConfig):
 AnyLearnerConfig = DdpgConfig | Td3Config | SacConfig | PpoConfig | CounterfactualConfig | DirectConfig
 
 
-def batch_size_of(learner: LearnerConfig) -> int:
-    """Return `learner.batch_size`, or the setting's default if the algorithm has no such setting."""
-    size: int = getattr(learner, "batch_size", BatchLearnerConfig.model_fields["batch_size"].default)
-    return size
-
-
-def block_days_of(learner: LearnerConfig) -> int:
-    """Return `learner.block_days`, or the setting's default if the algorithm has no such setting."""
-    days: int = getattr(learner, "block_days", BatchSamplingConfig.model_fields["block_days"].default)
-    return days
+def batch_setting(learner: LearnerConfig, name: Literal["batch_size", "block_days"]) -> int:
+    """Return a setting of batches, or its default if the algorithm has no such setting."""
+    value: int = getattr(learner, name, BatchSamplingConfig.model_fields[name].default)
+    return value
 
 
 class EvaluationConfig(Section):

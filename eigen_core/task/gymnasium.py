@@ -17,7 +17,7 @@ from eigen_core.checkpoint.ring import Ring, slot_ranges
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import SINGLE
 from eigen_core.config import ActorCriticConfig, Config
-from eigen_core.config.learning import batch_size_of
+from eigen_core.config.learning import batch_setting
 from eigen_core.machine.arithmetic import compute_reproducibly
 from eigen_core.networks import Heads, Policy
 from eigen_core.networks.agent import MlpNetwork
@@ -103,7 +103,7 @@ class GymnasiumTask(Task[Tensor, VectorEncoding]):
         size = (opened.name, values, opened.low.tolist(), opened.high.tolist(), self.episode_steps)
         self.fingerprint = hashlib.sha256(repr(size).encode()).hexdigest()
         # Bytes of a batch's hidden layer or observations, and of all steps of a generation's episodes.
-        self.block_bytes = SINGLE * batch_size_of(config.learner) * max(config.network.head_width, values)
+        self.block_bytes = SINGLE * batch_setting(config.learner, "batch_size") * max(config.network.head_width, values)
         episodes = config.evaluation.slices + config.evaluation.fixed_episodes
         self.play_bytes = SINGLE * episodes * opened.facts.episode_steps * 2 * (values + len(opened.low))
         self._opened = opened

@@ -16,7 +16,7 @@ from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.records import Excess
 from eigen_core.common.text import SINGLE
 from eigen_core.config import BatchSamplingConfig, Config, MarketConfig, OffPolicyConfig
-from eigen_core.config.learning import batch_size_of, block_days_of
+from eigen_core.config.learning import batch_setting
 from eigen_core.machine.performance import columns_at_once
 from eigen_core.market import build_panel
 from eigen_core.market.build import TrainingDays
@@ -141,12 +141,12 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
 
     def _block_bytes(self, config: Config, device: torch.device) -> int:
         """Return the size of a layer of the encoder, or of the heads, for a batch of one agent (bytes)."""
-        network, batch, columns = config.network, batch_size_of(config.learner), self.panel.columns
+        network, batch, columns = config.network, batch_setting(config.learner, "batch_size"), self.panel.columns
         heads = SINGLE * batch * self.panel.assets * network.head_width
         if not self.network.block_bound:
             return max(SINGLE * batch * columns * network.channels, heads)
         train_days = len(self.panel.splits.train)
-        block = min(block_days_of(config.learner) or train_days, train_days)
+        block = min(batch_setting(config.learner, "block_days") or train_days, train_days)
         column_bytes = SINGLE * (block + config.market.window - 1) * filled_outputs(network.channels)
         at_once = columns_at_once(network.column_chunk, columns, column_bytes, device.type)
         return max(column_bytes * max(at_once, -(-FEWEST_ROWS // min(block, batch))), heads)
@@ -240,7 +240,7 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
     def block_days(self) -> int:
         """Length of the blocks of consecutive days from which batches are drawn."""
         last_day = self.panel.splits.train.stop
-        block_days = block_days_of(self._config.learner)
+        block_days = batch_setting(self._config.learner, "block_days")
         return min(block_days or last_day, last_day) if self.network.block_bound else last_day
 
     def noise_shape(self, episodes: int) -> tuple[int, ...]:

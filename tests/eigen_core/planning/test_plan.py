@@ -16,7 +16,7 @@ from training_cases import advance
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config, registry
-from eigen_core.config.learning import batch_size_of
+from eigen_core.config.learning import batch_setting
 from eigen_core.generation import snapshot, start_training
 from eigen_core.machine.allocation import owned_bytes
 from eigen_core.machine.limits import Limit
@@ -258,7 +258,7 @@ def test_what_leaves_the_run_as_it_is_is_tried_first_and_is_enough() -> None:
 
 def test_what_does_not_help_is_not_said_and_what_is_not_enough_is_combined() -> None:
     def train_bytes(config: Config) -> int:
-        return 4 * MB * batch_size_of(config.learner) + 8 * MB * config.population.size
+        return 4 * MB * batch_setting(config.learner, "batch_size") + 8 * MB * config.population.size
 
     plan_with = planner(train_bytes)
     found = suggestions_for(plan_with(LARGE), plan_with)
