@@ -43,10 +43,9 @@ def draw(trust: Trust, path: Path) -> None:
         axes = figure.add_axes((0.08, 0.12, 0.74, 0.7))
         points = [(0.0, trust.false_alarms, VERMILLION), *((edge, one, BLUE) for edge, one in trust.power.items())]
         for edge, claims, colour in points:
-            if claims.share is not None and claims.interval is not None:
-                axes.plot([edge, edge], claims.interval, color=colour, linewidth=1.2)
-                axes.plot(edge, claims.share, "o", color=colour)
-        known = [(edge, claims.share) for edge, claims in trust.power.items() if claims.share is not None]
+            axes.plot([edge, edge], claims.interval, color=colour, linewidth=1.2)
+            axes.plot(edge, claims.share, "o", color=colour)
+        known = [(edge, claims.share) for edge, claims in trust.power.items()]
         axes.plot(*zip(*known, strict=True), color=BLUE)
         for level, label in ((POWER, "found"), (SIGNIFICANCE, "allowed on noise")):
             axes.axhline(level, color=MUTED, linewidth=0.8, linestyle=":")

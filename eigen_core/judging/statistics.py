@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from arch.bootstrap import SPA, IIDBootstrap, StationaryBootstrap, optimal_block_length
 from numpy.typing import NDArray
-from scipy.stats import linregress, trim_mean
+from scipy.stats import trim_mean
 from skfolio.measures import expected_max_sharpe_ratio, probabilistic_sharpe_ratio
 
 from eigen_core.common.randomness import keyed_generator
@@ -13,15 +13,16 @@ from eigen_core.common.randomness import keyed_generator
 Values = NDArray[np.float64]
 
 CONFIDENCE = 0.95
+FEWEST_DAYS = 10
+"""With fewer days a Sharpe ratio is undefined, and no skill can be shown."""
 _DRAWS = 2_000
 # Returns that differ by rounding alone have no volatility.
 _ROUNDING = 1e-12
-_FEWEST = 10
 
 
 def sharpe_ratio(excess: Values) -> float | None:
     """Return the Sharpe ratio of daily excess returns, float64 `[days]`, not annualised; None if undefined."""
-    if len(excess) < _FEWEST:
+    if len(excess) < FEWEST_DAYS:
         return None
     spread = float(excess.std(ddof=1))
     return float(excess.mean()) / spread if spread > _ROUNDING else None
@@ -68,16 +69,6 @@ def deflated_sharpe(excess: Values, looks: int, looked_at: Sequence[float] = ())
     best_by_luck = expected_max_sharpe_ratio(max(looks, 1), deviation)
     probability = float(probabilistic_sharpe_ratio(excess, benchmark_sharpe_ratio=best_by_luck))
     return probability if np.isfinite(probability) else None
-
-
-def daily_alpha(excess: Values, market: Values) -> float | None:
-    """Return the intercept of a regression of daily excess returns on the market's, float64 `[days]` (Jensen 1968).
-
-    None if there are too few days, or the market does not move.
-    """
-    if len(excess) < _FEWEST or market.std() <= _ROUNDING:
-        return None
-    return float(linregress(market, excess).intercept)
 
 
 def superiority(returns: Values, baselines: Mapping[str, Values], seed: int) -> float | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
-from scipy.stats import beta
+from scipy.stats import binomtest
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import explained, replacing
@@ -63,22 +63,20 @@ class Trial(Record):
 
 @dataclass(frozen=True)
 class Claims:
+    """How many of the trials on one kind of market, at least one, claimed skill."""
+
     trials: int
     claimed: int
 
     @property
-    def share(self) -> float | None:
-        return self.claimed / self.trials if self.trials else None
+    def share(self) -> float:
+        return self.claimed / self.trials
 
     @property
-    def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of the share (Clopper and Pearson 1934); None without trials."""
-        if not self.trials:
-            return None
-        tail, missed = (1.0 - CONFIDENCE) / 2.0, self.trials - self.claimed
-        low = float(beta.ppf(tail, self.claimed, missed + 1)) if self.claimed else 0.0
-        high = float(beta.ppf(1.0 - tail, self.claimed + 1, missed)) if missed else 1.0
-        return low, high
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval of the share (Clopper and Pearson 1934)."""
+        interval = binomtest(self.claimed, self.trials).proportion_ci(CONFIDENCE, method="exact")
+        return float(interval.low), float(interval.high)
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,7 @@ class Trust:
         """The smallest edge that, like all greater ones, was found in 80 % of the trials; None if there is none."""
         smallest = None
         for edge, claims in sorted(self.power.items(), reverse=True):
-            if claims.share is None or claims.share < POWER:
+            if claims.share < POWER:
                 break
             smallest = edge
         return smallest
@@ -101,7 +99,7 @@ class Trust:
     @property
     def sentences(self) -> tuple[str, str]:
         alarms, tried = self.false_alarms, ", ".join(f"{edge:g}" for edge in self.power)
-        low, high = alarms.interval or (0.0, 1.0)
+        low, high = alarms.interval
         first = (
             f"False alarms: skill was claimed on {alarms.claimed} of {alarms.trials} markets in which nothing can be "
             f"predicted ({percent(CONFIDENCE, 0)} interval {percent(low, 0)} to {percent(high, 0)}; the rule allows "
@@ -140,7 +138,7 @@ class TrustTrials:
         """Make the missing trials and return the result of all.
 
         Args:
-            trials: number of trials on noise, and for each edge.
+            trials: number of trials on noise, and for each edge; at least one.
             edges: information coefficients.
             started, finished: called before and after each new trial, with its number and the total.
 

@@ -13,9 +13,9 @@ from eigen_core.common.text import change, count, percent, ratio
 from eigen_core.config import Config
 from eigen_core.judging.backtest import SpanResult
 from eigen_core.judging.statistics import (
+    FEWEST_DAYS,
     Values,
     corrected,
-    daily_alpha,
     deflated_sharpe,
     sharpe_interval,
     superiority,
@@ -86,8 +86,7 @@ def verdict_on(played: SpanResult, config: Config, *, looks: int = 1, looked_at:
     daily returns, with all costs paid, have no positive alpha on the first basket.
     """
     looks, returns = max(looks, 1), played.curve.returns
-    risk_free = daily_rates(played.risk_free, played.curve.dates)
-    daily = returns - risk_free
+    daily = returns - daily_rates(played.risk_free, played.curve.dates)
     baselines = {name: baseline.returns for name, baseline in played.baselines.items()}
     baskets = [baselines[name] for name in played.baskets]
     matched, timing = (
@@ -98,8 +97,8 @@ def verdict_on(played: SpanResult, config: Config, *, looks: int = 1, looked_at:
     excess_pvalue, smallest = _excess(played.excess, freedom, looks)
     alpha_pvalue, _ = _excess(played.alpha, freedom, looks)
     pvalues = [matched, *(1.0 if pvalue is None else pvalue for pvalue in (excess_pvalue, alpha_pvalue))]
-    own_alpha = daily_alpha(daily, baskets[0] - risk_free)
-    lost = own_alpha is None or own_alpha <= 0.0
+    own_alpha = played.figures.alpha
+    lost = len(daily) < FEWEST_DAYS or own_alpha is None or own_alpha <= 0.0
     basket = _basket(played, _correlation(returns, baskets))
     claim: Claim = "none" if lost else _claim(played, max(pvalues), basket)
     missing = _missing(pvalues, played, smallest, looks)

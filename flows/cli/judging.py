@@ -590,7 +590,7 @@ def rows_of(trust: "Trust") -> list[tuple[str, ...]]:
     """Return the claims of each kind of trial as text, under the headings of `COLUMNS`."""
     rows: list[tuple[str, ...]] = []
     for edge, claims in ((None, trust.false_alarms), *trust.power.items()):
-        low, high = claims.interval or (0.0, 1.0)
+        low, high = claims.interval
         interval = f"{percent(low, 0)} to {percent(high, 0)}"
         rows.append((_market(edge), str(claims.trials), str(claims.claimed), interval))
     return rows

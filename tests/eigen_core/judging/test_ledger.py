@@ -282,14 +282,6 @@ def trust(*arguments: str, code: int | None = None) -> Result:
     return eigen("trust", "us5", "--trials", "1", *arguments, *settings, code=code)
 
 
-def test_the_interval_of_a_share_is_that_of_clopper_and_pearson() -> None:
-    assert Claims(100, 5).interval == pytest.approx((0.0164, 0.1128), abs=1e-4)
-    assert Claims(20, 0).interval == pytest.approx((0.0, 0.1684), abs=1e-4)
-    assert Claims(20, 20).interval == pytest.approx((0.8316, 1.0), abs=1e-4)
-    assert Claims(0, 0).interval is None
-    assert Claims(0, 0).share is None
-
-
 @pytest.mark.parametrize(
     ("claimed", "smallest"), [((1, 8, 9), 0.1), ((9, 9, 9), 0.05), ((9, 2, 9), 0.2), ((9, 9, 7), None)]
 )

@@ -14,7 +14,6 @@ from eigen_core.judging.backtest import SpanResult
 from eigen_core.judging.statistics import (
     Values,
     corrected,
-    daily_alpha,
     deflated_sharpe,
     interquartile_mean,
     sharpe_interval,
@@ -59,12 +58,6 @@ def test_more_looks_deflate_the_ratio() -> None:
     # Known ratios that are apart deflate more than those that are alike.
     alike, apart = (known(deflated_sharpe(excess, 10, ratios)) for ratios in ([0.05, 0.051], [-0.2, 0.2]))
     assert apart < alike == probabilities[2]
-
-
-def test_alpha_is_what_the_market_does_not_explain() -> None:
-    market = returns_of(1, mean=0.002)
-    assert daily_alpha(1.5 * market + 0.001, market) == pytest.approx(0.001)
-    assert daily_alpha(1.5 * market, np.zeros(252)) is None
 
 
 def test_superiority_is_that_over_the_best_baseline() -> None:
