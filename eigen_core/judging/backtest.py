@@ -108,11 +108,11 @@ class SpanResult:
         return float(self.curve.equity[-1] / self.curve.capital - 1.0)
 
     @cached_property
-    def figures(self) -> Metrics:
+    def metrics(self) -> Metrics:
         return self.compute_metrics(self.curve, self.baselines[self.benchmark])
 
     @cached_property
-    def figures_of_baselines(self) -> Mapping[str, Metrics]:
+    def baseline_metrics(self) -> Mapping[str, Metrics]:
         benchmark = self.baselines[self.benchmark]
         return {name: self.compute_metrics(curve, benchmark) for name, curve in self.baselines.items()}
 

@@ -97,7 +97,7 @@ def verdict_on(played: SpanResult, config: Config, *, looks: int = 1, looked_at:
     excess_pvalue, smallest = _excess(played.excess, freedom, looks)
     alpha_pvalue, _ = _excess(played.alpha, freedom, looks)
     pvalues = [matched, *(1.0 if pvalue is None else pvalue for pvalue in (excess_pvalue, alpha_pvalue))]
-    own_alpha = played.figures.alpha
+    own_alpha = played.metrics.alpha
     lost = len(daily) < FEWEST_DAYS or own_alpha is None or own_alpha <= 0.0
     basket = _basket(played, _correlation(returns, baskets))
     claim: Claim = "none" if lost else _claim(played, max(pvalues), basket)

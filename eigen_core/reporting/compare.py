@@ -45,7 +45,7 @@ class Comparison:
     def benchmarks(self) -> Mapping[str, Account]:
         """The benchmark of each run. If they differ, by prices or costs, their names include the runs."""
         benchmarks = {
-            run: (NAMES[name], played.baselines[name], played.figures_of_baselines[name])
+            run: (NAMES[name], played.baselines[name], played.baseline_metrics[name])
             for run, played in self.runs.items()
             for name in [played.benchmark]
         }
@@ -66,7 +66,7 @@ class Comparison:
     @property
     def accounts(self) -> Mapping[str, tuple[EquityCurve, Metrics]]:
         """All accounts by name: the runs', then the benchmarks, without duplicates."""
-        runs = {run: (played.curve, played.figures) for run, played in self.runs.items()}
+        runs = {run: (played.curve, played.metrics) for run, played in self.runs.items()}
         return runs | {name: (curve, found) for name, curve, found in self.benchmarks.values()}
 
     @property

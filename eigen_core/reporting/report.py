@@ -429,7 +429,7 @@ def looks_in_words(looks: Looks, verdict: Verdict) -> str:
 
 def facts_of(played: SpanResult, verdict: Verdict) -> list[Fact]:
     """Return the facts of the verdict: earnings compared with baselines, and the probability of luck."""
-    figures, benchmark = played.figures, played.figures_of_baselines[played.benchmark]
+    figures, benchmark = played.metrics, played.baseline_metrics[played.benchmark]
     excess, matched, interval = played.excess, played.matched, verdict.sharpe_interval
     name, looks = NAMES[played.benchmark].lower(), count(verdict.looks, "look")
     bounds = "" if interval is None else f"{ratio(interval[0])} to {ratio(interval[1])} (95 %); "
@@ -516,7 +516,7 @@ def report_page(report: Report) -> str:
         "benchmark": benchmark,
         "equity": equity_plot(curves, colours, [fold.played.last for fold in report.folds]),
         "drawdowns": drawdown_plot(played),
-        "deepest": percent(played.figures.max_drawdown),
+        "deepest": percent(played.metrics.max_drawdown),
         "basis": f"{basis_of_metrics(played)} Beta, alpha and information ratio are relative to {benchmark.lower()}. "
         "“–” is undefined.",
         "figures": metrics_table(_all_metrics(report), "Agent and baselines"),
@@ -540,8 +540,8 @@ def report_page(report: Report) -> str:
 
 
 def _all_metrics(report: Report) -> dict[str, Metrics]:
-    of_baselines = report.played.figures_of_baselines
-    return {AGENT: report.played.figures, **{NAMES[name]: figures for name, figures in of_baselines.items()}}
+    of_baselines = report.played.baseline_metrics
+    return {AGENT: report.played.metrics, **{NAMES[name]: figures for name, figures in of_baselines.items()}}
 
 
 def page(template: str, context: dict[str, Any]) -> str:
@@ -578,7 +578,7 @@ def _trades_sentence(played: SpanResult) -> str:
     if played.weights is not None:
         return (
             f"{count(len(trades), 'order')} brought the account to its target weights: "
-            f"{ratio(played.figures.turnover)} times its mean equity was bought and sold a year, for {costs} of costs "
+            f"{ratio(played.metrics.turnover)} times its mean equity was bought and sold a year, for {costs} of costs "
             "in all."
         )
     gains, closed = trades["gain"] / trades["paid"], trades.dropna(subset="exit")

@@ -231,7 +231,7 @@ def weights_plot(weights: pd.DataFrame) -> tuple[Markup, dict[str, str]]:
 
 
 def matched_plot(played: SpanResult) -> Markup:
-    own, matched = played.figures.total_return, played.matched.total_returns
+    own, matched = played.metrics.total_return, played.matched.total_returns
 
     def draw(axes: Axes, narrow: bool) -> None:
         axes.hist(matched, bins=24 if narrow else 40, color=SHADE, edgecolor=MUTED, linewidth=0.5)

@@ -88,11 +88,11 @@ def backtest(
 
 
 def backtest_document(found: "Backtest", folder: Path) -> dict[str, Any]:  # noqa: ARG001 - what is printed has it
-    own = found.figures.total_return
+    own = found.metrics.total_return
     return {
         **attributes(found, "run", "agent"),
         "slice": found.span,
-        **attributes(found.figures, "longest_drawdown_days", "turnover"),
+        **attributes(found.metrics, "longest_drawdown_days", "turnover"),
         "exposure": float(found.curve.exposure.mean()),
         "trades": len(found.trades),
         "win_rate": _won(found.trades),
@@ -108,7 +108,7 @@ def backtest_document(found: "Backtest", folder: Path) -> dict[str, Any]:  # noq
 
 
 def account_document(played: "Backtest | WalkResult") -> dict[str, Any]:
-    curve, figures, excess = played.curve, played.figures, played.excess
+    curve, figures, excess = played.curve, played.metrics, played.excess
     shown = None if excess is None else attributes(excess, "mean", "standard_error")
     per_year = excess is not None and excess.per == "year"
     matched = _random_document(played.matched, figures.total_return, "draws")
@@ -123,7 +123,7 @@ def account_document(played: "Backtest | WalkResult") -> dict[str, Any]:
         "excess_per_year": shown if per_year else None,
         **attributes(played.verdict, "sharpe_interval", "looks", "deflated_sharpe"),
         "baselines": {
-            **{name: attributes(baseline, *COMPARED) for name, baseline in played.figures_of_baselines.items()},
+            **{name: attributes(baseline, *COMPARED) for name, baseline in played.baseline_metrics.items()},
             "matched_random": matched,
         },
         "verdict": attributes(played.verdict, "claim", "sentence"),
@@ -155,13 +155,13 @@ def print_backtest(console: Console, found: "Backtest", folder: Path) -> None:
     )
     print_line(console, found.verdict.sentence[0].upper(), found.verdict.sentence[1:])
     print_metrics(console, "account", accounts_of(who, found))
-    _print_random(console, "matched", found.matched, found.figures.total_return)
+    _print_random(console, "matched", found.matched, found.metrics.total_return)
     if not found.by_timing:
         luck = f", by luck {percent(found.verdict.timing_pvalue)}"
-        _print_random(console, "timing", found.timing, found.figures.total_return, luck)
+        _print_random(console, "timing", found.timing, found.metrics.total_return, luck)
     share = _won(trades)
     won = "" if share is None else f", {percent(share, 0)} with a gain"
-    costs = f"costs {curve.costs.sum():,.0f}; turnover {found.figures.turnover:.1f} a year"
+    costs = f"costs {curve.costs.sum():,.0f}; turnover {found.metrics.turnover:.1f} a year"
     print_fact(console, "trades", f"{len(trades):,}{won}; {costs}")
     if excess is not None:
         market = "all assets on the same days" if excess.per == "trade" else "equal weight of the same exposure"
@@ -235,7 +235,7 @@ def comparison_document(compared: "Comparison") -> dict[str, Any]:
             run: {
                 "capital": played.curve.capital,
                 "final": float(played.curve.equity[-1]),
-                "figures": played.figures,
+                "figures": played.metrics,
                 "verdict": {"claim": played.verdict.claim, "sentence": played.verdict.statement},
                 "benchmark": _benchmark(compared.benchmarks[run]),
             }
@@ -297,15 +297,16 @@ def report_document(report: "Report", agent: str, file: Path, artifact: str | No
         "slice": report.span,
         "days": len(played.curve.dates),
         "folds": [{"fold": f"fold {fold.number}", **attributes(fold.played, "first", "last")} for fold in report.folds],
-        **attributes(played, "periods_per_year", "risk_free", "figures"),
-        "baselines": played.figures_of_baselines,
+        **attributes(played, "periods_per_year", "risk_free"),
+        "figures": played.metrics,
+        "baselines": played.baseline_metrics,
         "verdict": {"claim": report.verdict.claim, "sentence": report.verdict.statement},
     }
 
 
 def accounts_of(name: str, played: "SpanResult") -> dict[str, tuple["EquityCurve", "Metrics"]]:
-    baselines = {key: (curve, played.figures_of_baselines[key]) for key, curve in played.baselines.items()}
-    return {name: (played.curve, played.figures), **baselines}
+    baselines = {key: (curve, played.baseline_metrics[key]) for key, curve in played.baselines.items()}
+    return {name: (played.curve, played.metrics), **baselines}
 
 
 def print_metrics(console: Console, heading: str, accounts: Mapping[str, tuple["EquityCurve", "Metrics"]]) -> None:

@@ -50,7 +50,7 @@ def print_walk(console: Console, result: "WalkResult", folder: Path) -> None:
         least_important=("trained to", "trades", "seed"),
     )
     for one in result.played:
-        played, own = one.played, one.played.figures.total_return
+        played, own = one.played, one.played.metrics.total_return
         quantile = played.matched.quantile_of(own)
         table.add_row(
             str(one.fold.number),
@@ -58,7 +58,7 @@ def print_walk(console: Console, result: "WalkResult", folder: Path) -> None:
             one.fold.train.last,
             str(one.fold.played),
             percent(own, 2),
-            percent(played.figures_of_baselines["equal_weight"].total_return, 2),
+            percent(played.baseline_metrics["equal_weight"].total_return, 2),
             "–" if quantile is None else percent(quantile, 0),
             "–" if played.excess is None else played.excess.short,
             str(len(played.trades)),

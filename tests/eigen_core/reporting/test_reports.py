@@ -131,8 +131,8 @@ def test_runs_on_other_prices_stand_beside_their_own_equal_weight(store: str, tm
         own = backtest(store, run, draws=0)
         shown = found["runs"][run]["benchmark"]["figures"]
         for name in ("total_return", "sharpe", "max_drawdown"):
-            assert shown[name] == getattr(own.figures_of_baselines["equal_weight"], name)
-        assert found["runs"][run]["figures"]["beta"] == own.figures.beta
+            assert shown[name] == getattr(own.baseline_metrics["equal_weight"], name)
+        assert found["runs"][run]["figures"]["beta"] == own.metrics.beta
     names = ["Equal weight (held) of one, other", "Equal weight (held) of elsewhere"]
     assert [found["runs"][run]["benchmark"]["name"] for run in runs] == [names[0], names[1], names[0]]
     shown = CliRunner().invoke(

@@ -47,7 +47,7 @@ def test_the_joined_account_is_that_of_the_folds_one_after_another(walk: Walk, r
     for seed, curve in result.curves.items():
         of_seed = result.of_seed(seed)
         assert curve.equity[-1] / curve.capital == pytest.approx(
-            np.prod([1.0 + played.figures.total_return for played in of_seed])
+            np.prod([1.0 + played.metrics.total_return for played in of_seed])
         )
         for fold, played in zip(walk.folds, of_seed, strict=True):
             assert (str(played.curve.dates[0]), str(played.curve.dates[-1])) == (fold.played.first, fold.played.last)
@@ -56,7 +56,7 @@ def test_the_joined_account_is_that_of_the_folds_one_after_another(walk: Walk, r
     assert result.curve.equity[-1] == pytest.approx(np.mean(ends))
     mean, low, high = result.interquartile
     assert low <= mean <= high
-    assert mean == pytest.approx(result.figures.total_return)
+    assert mean == pytest.approx(result.metrics.total_return)
     weights = [played.baselines["equal_weight"] for played in result.of_seed(1)]
     assert result.baselines["equal_weight"].equity[-1] == pytest.approx(
         np.prod([weight.equity[-1] / weight.capital for weight in weights]) * weights[0].capital
@@ -114,7 +114,7 @@ def test_the_command_report_makes_the_report_of_a_walk(
     assert document["folds"] == [
         {"fold": f"fold {fold.number}", "first": fold.played.first, "last": fold.played.last} for fold in walk.folds
     ]
-    assert document["figures"]["total_return"] == result.figures.total_return
+    assert document["figures"]["total_return"] == result.metrics.total_return
     assert document["verdict"] == {"claim": result.verdict.claim, "sentence": report.verdict.statement}
     assert file.read_text(encoding="utf-8") == report_page(report)
     assert "eigen walk years --folds 2 --seeds 2 --preset quickstart --set " in report_page(report)
