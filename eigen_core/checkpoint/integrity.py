@@ -31,6 +31,8 @@ BEFORE_A_RUN = (LOCK_NAME, ATTEMPTS_NAME, LEASES.rstrip("/"))
 """Names that may be in a run's folder before the run is created."""
 PLOTS = "plots/"
 HOLDOUT = "holdout/"
+REPAIR = "restore the file from a copy of the run, or resume the run from its newest undamaged generation"
+"""Advice in errors about a damaged generation."""
 DELETED_MARK = b"withdrawn\n"
 """Content under the name of a manifest that must never be created."""
 _CHECKSUM = "checksum"

@@ -11,6 +11,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from eigen_core.checkpoint.integrity import (
+    REPAIR,
     Damage,
     DamagedFileError,
     DamagedGenerationError,
@@ -239,8 +240,7 @@ def parse_manifest(content: bytes) -> Manifest:
 
 def damaged_generation(manifest: Manifest, damages: list[Damage]) -> DamagedGenerationError:
     return DamagedGenerationError(
-        f"Run '{manifest.run}' has a damaged generation {manifest.generation} ({in_words(damages)}): restore the file "
-        "from a copy of the run, or resume the run, which continues from its newest undamaged generation.",
+        f"Run '{manifest.run}' has a damaged generation {manifest.generation} ({in_words(damages)}): {REPAIR}.",
         damages,
     )
 

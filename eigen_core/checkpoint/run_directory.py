@@ -74,7 +74,10 @@ class RunDirectory:
         check_run_name(name)
         content = config_content(name, config)
         store = LocalStore(root)
-        taken = f"There is already something at {store.folder / name}: choose another name, or resume the run there."
+        taken = (
+            f"There is already something at {store.folder / name}: choose another name, move it away, or, if it is a "
+            f"run, continue it with `eigen resume {name}`."
+        )
         if _is_taken(store.folder / name):
             raise InputError(taken)
         if not store.create(f"{name}/{CONFIG_NAME}", content):

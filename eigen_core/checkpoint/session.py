@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from eigen_core.checkpoint.integrity import CONFIG_NAME, HOLDOUT, LIST_NAME, LISTS, PLOTS, holdout_name
 from eigen_core.checkpoint.locks import Lease
-from eigen_core.checkpoint.run_contents import RunLocation
+from eigen_core.checkpoint.run_contents import RunLocation, no_such_run
 from eigen_core.checkpoint.run_directory import RunDirectory, SavedGeneration, config_content
 from eigen_core.checkpoint.snapshot import LoadedGeneration, Snapshot, SnapshotForm
 from eigen_core.checkpoint.store import StoreUnavailableError
@@ -106,7 +106,7 @@ def open_session(settings: CheckpointConfig, name: str) -> Iterator[RunSession]:
     elif location.stored.exists():
         directory = RunDirectory.create(location.root, location.name, location.stored.config())
     else:
-        raise InputError(f"There is no run '{location.name}' in {location.store.url}.")
+        raise no_such_run(location.store, location.name)
     with directory.lock(), ExitStack() as stack:
         if location.remote:
             _publish_config(location, directory)

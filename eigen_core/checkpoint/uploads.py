@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from eigen_core.checkpoint.integrity import BLOBS, DamagedFileError, check_blob
+from eigen_core.checkpoint.integrity import BLOBS, REPAIR, DamagedFileError, check_blob
 from eigen_core.checkpoint.locks import Lease, LeaseLostError
 from eigen_core.checkpoint.manifest import Manifest, manifest_bytes
 from eigen_core.checkpoint.run_contents import RunContents, kept_generations
@@ -338,7 +338,7 @@ class Uploader:
         try:
             self._write(item.manifest)
         except DamagedFileError as error:
-            why = f"{error}. It stays on this machine only; see `eigen verify`."
+            why = f"{error}. It is on this machine only: {REPAIR}."
             with self._changed:
                 if self._take(item):
                     self._damaged[number] = why

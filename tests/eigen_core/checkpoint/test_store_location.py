@@ -141,7 +141,7 @@ def test_a_store_that_cannot_be_made_is_refused(tmp_path: Path, store: str, sent
 
 def test_a_run_is_not_made_twice(tmp_path: Path) -> None:
     new_run(tmp_path).save(sample(1))
-    with pytest.raises(InputError, match="choose another name, or resume"):
+    with pytest.raises(InputError, match=r"choose another name, .*eigen resume run"):
         RunDirectory.create(tmp_path, "run", {"seed": 2})
     (tmp_path / "taken").write_text("mine")
     with pytest.raises(InputError, match="choose another name"):
