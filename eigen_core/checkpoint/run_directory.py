@@ -160,12 +160,11 @@ class RunDirectory:
                     return found
         return None
 
-    def load(self, manifest: Manifest, form: SnapshotForm | None = None) -> LoadedGeneration:
+    def load(self, manifest: Manifest) -> LoadedGeneration:
         """Read a generation, all of it verified before any is parsed; tensors are on the CPU, in their own memory.
 
-        `DamagedGenerationError` if it is damaged or does not have this form, which is checked before any file is read.
+        `DamagedGenerationError` if it is damaged.
         """
-        _require_form(manifest, form)
         if damages := self.contents.damages(manifest, deep=True, phase="load"):
             raise damaged_generation(manifest, damages)
         snapshot = read_snapshot(manifest, self.path)
@@ -181,7 +180,7 @@ class RunDirectory:
         """Read the newest undamaged generation; None if the run has no generation. Damaged ones are logged and skipped.
 
         Args:
-            form: see `load`.
+            form: a generation of another form is treated as damaged, before any of its files is read.
             restore: called with the snapshot; if it raises `UnfitSnapshotError`, the generation is treated as damaged.
             stored: the run in a bucket, from which newer generations and damaged parts are fetched.
 
@@ -218,10 +217,11 @@ class RunDirectory:
         restore: Callable[[Snapshot], None] | None,
         stored: RunContents | None,
     ) -> LoadedGeneration:
+        if form is not None and (damages := form.damages(manifest)):
+            raise damaged_generation(manifest, damages)
         if stored is not None:
-            _require_form(manifest, form)
             stored.fetch_generation(manifest, self.contents)
-        loaded = self.load(manifest, form)
+        loaded = self.load(manifest)
         try:
             if restore is not None:
                 restore(loaded.snapshot)
@@ -258,12 +258,6 @@ def config_content(name: str, config: Mapping[str, JsonValue]) -> bytes:
             "config": dict(config),
         }
     )
-
-
-def _require_form(manifest: Manifest, form: SnapshotForm | None) -> None:
-    damages = form.damages(manifest) if form is not None else []
-    if damages:
-        raise damaged_generation(manifest, damages)
 
 
 def _is_taken(path: Path) -> bool:
