@@ -149,7 +149,8 @@ class Reconciliation:
     corrections: tuple[Correction, ...]
 
 
-def reconciled(kept: ActLedger, found: NextOrders, panel: Panel) -> Reconciliation:
+def reconcile(kept: ActLedger, found: NextOrders, panel: Panel) -> Reconciliation:
+    """Compare the issued orders and prices of a ledger with a replay of its days on the prices of today."""
     differences, sizes, agreeing = [], [], 0
     earlier = sorted({day for day in (*kept.days, *found.decided) if day < found.date})
     for day in earlier:
@@ -266,7 +267,7 @@ def act(store: str, run: str, *, data: str | None = None, date: str | None = Non
             days={},
         )
     found = _orders(config, panel, weights, kept, path)
-    reconciliation = reconciled(kept, found, panel)
+    reconciliation = reconcile(kept, found, panel)
     if today not in kept.days:
         # Prices that the agent observed or traded stay as first seen.
         first = max(0, int(np.searchsorted(panel.dates, np.datetime64(kept.began))) - config.market.window + 1)

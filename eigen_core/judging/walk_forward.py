@@ -165,7 +165,7 @@ def folder_of(walk: Walk) -> Path:
     return run_root(checkpoint.store, checkpoint.local) / WALKS / walk.name
 
 
-def remember_walk(walk: Walk) -> None:
+def save_walk(walk: Walk) -> None:
     """Write the definition of a walk to the store.
 
     Raises:
@@ -177,7 +177,7 @@ def remember_walk(walk: Walk) -> None:
 
 
 def require_same_walk(walk: Walk) -> None:
-    """Refuse to continue a walk with another definition; write nothing. Raises the errors of `remember_walk`."""
+    """Refuse to continue a walk with another definition; write nothing. Raises the errors of `save_walk`."""
     store, now = open_store(walk.config.checkpoint.store), walk.document()
     if store.stat(_document_name(walk.name)) is None:
         return
@@ -197,7 +197,7 @@ def walks_in(store: str) -> list[str]:
     return sorted(name.removesuffix(".json") for name in below if "/" not in name and name.endswith(".json"))
 
 
-def stored_walk(store: str, name: str) -> Walk:
+def load_walk(store: str, name: str) -> Walk:
     """Return a finished walk of a store.
 
     Raises:

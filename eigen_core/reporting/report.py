@@ -25,7 +25,7 @@ from eigen_core.judging.backtest import SpanResult
 from eigen_core.judging.evaluation_log import Looks
 from eigen_core.judging.run_backtests import Backtest, backtest
 from eigen_core.judging.verdicts import Verdict
-from eigen_core.judging.walk_forward import Fold, is_walk, stored_walk, walks_in
+from eigen_core.judging.walk_forward import Fold, is_walk, load_walk, walks_in
 from eigen_core.market import build_panel
 from eigen_core.reporting.report_plots import (
     AGENT,
@@ -339,9 +339,9 @@ def write_report(store: str, run: str, *, span: str | None, agent: str, file: Pa
 
 
 def write_walk_report(store: str, name: str, file: Path) -> Report:
-    """Play the folds of a finished walk with its champions, and write the report to an HTML file; see `stored_walk`."""
+    """Play the folds of a finished walk with its champions, and write the report to an HTML file; see `load_walk`."""
     require_place(file)
-    report = report_of_walk(play_walk(stored_walk(store, name)))
+    report = report_of_walk(play_walk(load_walk(store, name)))
     write_page(report_page(report), file)
     return report
 

@@ -142,19 +142,19 @@ def _train_one_by_one(planned: "Callable[[], Walk]", name: str, config: "Config"
         display.announce("reading the data")
         with progress_to(display):
             walk = planned()
-        from eigen_core.judging.walk_forward import remember_walk, require_same_walk
+        from eigen_core.judging.walk_forward import require_same_walk, save_walk
 
         require_same_walk(walk)
         left = [(run, settings) for run, settings in walk.runs() if not training.is_finished(settings, run)]
         if not left:
-            remember_walk(walk)
+            save_walk(walk)
             return walk
         run, settings = left[0]
         with_server = training.answering_server()
         with training.refused_with_its_plan(settings, console):
             with progress_to(display):
                 display.describe(*training.require_trainable(settings, run))
-            remember_walk(walk)
+            save_walk(walk)
             display.headings = {
                 walk.run_of(fold, seed): f"{walk.run_of(fold, seed)}: trained to {fold.train.last}, plays {fold.played}"
                 for fold in walk.folds
@@ -177,7 +177,7 @@ def _train_side_by_side(
     say: Callable[[str], None],
 ) -> "Walk":
     walk = planned()
-    from eigen_core.judging.walk_forward import folder_of, remember_walk
+    from eigen_core.judging.walk_forward import folder_of, save_walk
 
     runs = [run_processes.whole_run(run, preset, [*given, *_own_settings(config)]) for run, config in walk.runs()]
 
@@ -188,7 +188,7 @@ def _train_side_by_side(
         say(f"{run.name} is finished")
 
     with run_processes.whole_runs(jobs, runs_on) as in_threads:
-        remember_walk(walk)
+        save_walk(walk)
         folder_of(walk).mkdir(parents=True, exist_ok=True)
         in_threads(partial(train_run, run) for run in runs if not training.is_finished(run.config, run.name))
     return walk

@@ -11,7 +11,7 @@ from skfolio.model_selection import WalkForward
 
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
-from eigen_core.judging.walk_forward import Walk, plan_walk, remember_walk, with_purge
+from eigen_core.judging.walk_forward import Walk, plan_walk, save_walk, with_purge
 from eigen_core.market.panel import Splits
 
 DATES = np.datetime64("2001-01-01") + np.arange(3_000)
@@ -132,7 +132,7 @@ def test_a_walk_goes_on_as_it_was_begun_or_is_refused(tmp_path: Path) -> None:
     config = config.model_copy(update={"checkpoint": config.checkpoint.model_copy(update={"store": str(tmp_path)})})
 
     def begin(settings: Config = config, days: int = 200, **options: Any) -> None:
-        remember_walk(plan_walk("mine", settings, DATES[:days], 2, **options))
+        save_walk(plan_walk("mine", settings, DATES[:days], 2, **options))
 
     begin()
     begin()

@@ -15,7 +15,7 @@ from trained_run_cases import trained_as
 from eigen_core.checkpoint.store import open_store
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import Excess
-from eigen_core.judging.walk_forward import Walk, plan_walk, remember_walk, stored_walk
+from eigen_core.judging.walk_forward import Walk, load_walk, plan_walk, save_walk
 from eigen_core.market import build_panel
 from eigen_core.reporting.report import is_report_of_walk, report_of_walk, report_page
 from eigen_core.reporting.walk_report import WalkResult, equity_table, play_walk, pool_excess, write_walk
@@ -105,7 +105,7 @@ def test_the_command_report_makes_the_report_of_a_walk(
 ) -> None:
     monkeypatch.setattr(publishing, "configured_api", lambda _: None)
     store, file = walk.config.checkpoint.store, tmp_path / "walk.html"
-    remember_walk(walk)
+    save_walk(walk)
     assert is_report_of_walk(store, "years", span=None, agent="champion")
     given = ["report", "years", "--store", store, "--out", str(file), "--json"]
     shown = eigen(*given, code=0)
@@ -131,30 +131,30 @@ def test_the_command_report_makes_the_report_of_a_walk(
 
 def test_a_name_of_a_run_and_a_walk_is_one_of_them_by_the_slice(walk: Walk) -> None:
     run = "years-fold-1-seed-1"
-    remember_walk(replace(walk, name=run))
+    save_walk(replace(walk, name=run))
     store = walk.config.checkpoint.store
     with pytest.raises(InputError, match=r"is a run and a walk in .*--slice walk .*--slice holdout"):
         is_report_of_walk(store, run, span=None, agent="champion")
     assert is_report_of_walk(store, run, span="walk", agent="champion")
     assert not is_report_of_walk(store, run, span="holdout", agent="0")
     with pytest.raises(InputError, match=r"There is no run 'years-fold-1-seed-1-fold-1-seed-1'"):
-        stored_walk(store, run)
+        load_walk(store, run)
     open_store(store).delete([f"walks/{run}.json"])
 
 
 def test_a_stored_walk_is_that_which_was_begun_or_refused(walk: Walk) -> None:
     store = walk.config.checkpoint.store
-    remember_walk(walk)
-    assert stored_walk(store, "years") == walk
+    save_walk(walk)
+    assert load_walk(store, "years") == walk
     panel = build_panel(walk.config)[0]
     unfinished = plan_walk("half", walk.config, panel.dates, 2)
-    remember_walk(unfinished)
+    save_walk(unfinished)
     run, settings = next(unfinished.runs())
     Run(settings.checkpoint, run).begin(settings)
     with pytest.raises(InputError, match=r"Walk 'half' is not finished: its run 'half-fold-1-seed-1' is not"):
-        stored_walk(store, "half")
+        load_walk(store, "half")
     with pytest.raises(InputError, match="There is no walk 'other'"):
-        stored_walk(store, "other")
+        load_walk(store, "other")
     with pytest.raises(InputError, match="There is no run 'others-fold-1-seed-1'"):
         play_walk(replace(walk, name="others"))
 
