@@ -15,9 +15,9 @@ from eigen_core.judging.backtest import SpanResult
 from eigen_core.judging.verdicts import Verdict, verdict_on
 from eigen_core.market import Panel, build_panel
 from eigen_core.trading import DecidedTrades, Prices, trade_accounts
+from eigen_core.trading.baselines import MatchedTraders, matched_traders
 from eigen_core.trading.equity import periods_per_year
 from eigen_core.trading.excess import excess_of_trades
-from eigen_core.trading.matched_traders import MatchedTraders, matched_traders
 from eigen_core.trading.order_fills import OrderCosts
 from eigen_core.trading.prices import prices_of_span
 

@@ -23,17 +23,17 @@ from eigen_core.networks.actions import AssetActions, market_actions
 from eigen_core.networks.population import agent_groups, initial_weights
 from eigen_core.task.portfolio import decide_scores
 from eigen_core.trading import DecidedTrades, EquityCurve, Prices, episode_times, excess_of_days, trade_accounts
-from eigen_core.trading.baselines import baseline_curves
-from eigen_core.trading.equity import Values, periods_per_year
-from eigen_core.trading.excess import alpha_of_days, excess_of_trades
-from eigen_core.trading.matched_traders import (
+from eigen_core.trading.baselines import (
     MatchedTraders,
     active_share,
+    baseline_curves,
     has_choice,
     play_matched_traders,
     play_shifted,
     share_of_capital,
 )
+from eigen_core.trading.equity import Values, periods_per_year
+from eigen_core.trading.excess import alpha_of_days, excess_of_trades
 from eigen_core.trading.metrics import Metrics, compute_metrics, gain_by_asset, gain_by_month
 from eigen_core.trading.order_fills import OrderCosts, fill_offset
 from eigen_core.trading.portfolio import (

@@ -36,8 +36,8 @@ from eigen_core.task.transitions import (
     stored_days,
 )
 from eigen_core.trading import episode_times
+from eigen_core.trading.baselines import fewest_days
 from eigen_core.trading.equity import periods_per_year
-from eigen_core.trading.matched_traders import fewest_days
 
 
 @dataclass(frozen=True)

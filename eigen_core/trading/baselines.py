@@ -1,44 +1,57 @@
-"""Baselines: simple rules that use prices alone and trade with the same costs and fills as agents.
+"""Baselines of an agent: simple rules, random traders that resemble it, and its own decisions shifted in time."""
 
-A year has `periods_per_year` days (252 on stock exchanges), a month a twelfth of them.
-
-equal_weight: the same money in each asset that has a price by the first day, held to the end. Each is bought at its own
-    first fill: an asset that is filled later than others gets its share of the equity of that day, at most the cash.
-rebalanced: the same money in each tradable asset, again every day.
-momentum: every month the same money in the third of the assets with the highest return over the year before the last
-    month (Jegadeesh and Titman 1993, "Returns to buying winners and selling losers", without its sold losers; the last
-    month is left out because it reverses).
-reversal: every month the same money in the third with the lowest return over the last month (Jegadeesh 1990, "Evidence
-    of predictable behavior of security returns", without its sold winners).
-classic: the trading rules of the system that Eigen replaces, driven by a fixed indicator instead of an agent: each day
-    the assets with the highest return over 120 days of those that are not held, `trading.purchases_per_day` of them,
-    are bought with the largest coefficient, and sold at `trading.max_target` or after `trading.holding_days`.
-"""
-
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eigen_core.config import Config, TradingConfig
+from eigen_core.common.randomness import keyed_generator
+from eigen_core.config import AccountConfig, Config, TradingConfig
 from eigen_core.trading.equity import EquityCurve, Values, periods_per_year
-from eigen_core.trading.order_fills import ended_by
-from eigen_core.trading.portfolio import weights_accounts
+from eigen_core.trading.order_fills import OrderCosts, ended_by, fill_offset
+from eigen_core.trading.orders import batch_slices
+from eigen_core.trading.portfolio import equal_weights_like, weights_accounts
 from eigen_core.trading.prices import Prices, prices_of_span
 from eigen_core.trading.trades import DecidedTrades, trade_accounts, trade_day_by_day
 
-MONTHS, INDICATOR = 12, 120
+_MONTHS, _INDICATOR_DAYS = 12, 120
+FEWEST_SHIFTS = 19
+"""With fewer shifts no result can be significant at 5 %."""
+
+_TRADERS = "random traders with the same days, sizes and holding times"
+_PORTFOLIOS = "random portfolios with the same weights in other assets"
+_SHIFTS = "shifts of its own decisions in time"
+
+V = TypeVar("V", bound=np.generic)
 
 
 def baseline_curves(
     prices: Prices, dates: NDArray[np.datetime64], config: Config, span: range
 ) -> Mapping[str, EquityCurve]:
-    """Return the equity of each baseline over a span, by name; `cash` earns interest alone.
+    """Return the equity of rules over a span, by name: they use prices alone, with the costs and fills of agents.
 
     Prices and dates, datetime64[D], are of all days; those after the span are not used. A rule leaves out assets
-    without the prices that it needs; without any asset, the money stays cash.
+    without the prices that it needs; without any asset, the money stays cash. A year has `periods_per_year` days (252
+    on stock exchanges), a month a twelfth of them.
+
+    cash: interest alone.
+    equal_weight: the same money in each asset that has a price by the first day, held to the end. Each is bought at its
+        own first fill: an asset that is filled later than others gets its share of the equity of that day, at most the
+        cash.
+    rebalanced: the same money in each tradable asset, again every day.
+    momentum: every month the same money in the third of the assets with the highest return over the year before the
+        last month (Jegadeesh and Titman 1993, "Returns to buying winners and selling losers", without its sold losers;
+        the last month is left out because it reverses).
+    reversal: every month the same money in the third with the lowest return over the last month (Jegadeesh 1990,
+        "Evidence of predictable behavior of security returns", without its sold winners).
+    classic: the trading rules of the system that Eigen replaces, driven by a fixed indicator instead of an agent: each
+        day the assets with the highest return over 120 days of those that are not held, `trading.purchases_per_day` of
+        them, are bought with the largest coefficient, and sold at `trading.max_target` or after
+        `trading.holding_days`.
     """
     trading = config.trading
     known = prices_of_span(prices, span, trading.holding_days)
@@ -47,7 +60,7 @@ def baseline_curves(
     before = prices.last_close[: span.stop].cpu().numpy()
     unchanged = np.full(tradable.shape, np.nan)
     year = periods_per_year(all_dates, config.account, span)
-    month_days = max(1, round(year / MONTHS))
+    month_days = max(1, round(year / _MONTHS))
     month = np.arange(days) % month_days == 0
     weights = {
         "cash": unchanged,
@@ -59,7 +72,7 @@ def baseline_curves(
     held = np.stack(list(weights.values()))
     accounts = weights_accounts(held, known, dates, trading, config.account)
     curves = {name: accounts.curve(index) for index, name in enumerate(weights)}
-    indicator = _returns(before, span, INDICATOR, 0)
+    indicator = _returns(before, span, _INDICATOR_DAYS, 0)
     classic = trade_accounts(_classic_trades(known, trading, indicator), known, dates, trading, config.account)
     return {**curves, "classic": classic.curve(0)}
 
@@ -118,3 +131,263 @@ def _classic_trades(known: Prices, trading: TradingConfig, indicator: Values) ->
 
     seeing = trading.model_copy(update={"observe_portfolio": True})
     return trade_day_by_day(known, seeing, len(scores), 1, decide)
+
+
+@dataclass(frozen=True)
+class MatchedTraders:
+    """Earnings of traders that resemble an agent.
+
+    Attributes:
+        total_returns: last equity / capital - 1, float64 `[draws]`.
+        description: which traders they are, in words.
+    """
+
+    total_returns: Values
+    description: str
+
+    @property
+    def median_return(self) -> float | None:
+        """Median of the total returns; None if there are no traders."""
+        return float(np.median(self.total_returns)) if len(self.total_returns) else None
+
+    def quantile_of(self, total_return: float) -> float | None:
+        """Return the share of the traders that earned less, half of those that earned as much; None without traders."""
+        if not len(self.total_returns):
+            return None
+        below, equal = self.total_returns < total_return, self.total_returns == total_return
+        return float(below.mean() + equal.mean() / 2.0)
+
+
+def _earnings(
+    groups: Iterable[DecidedTrades] | Iterable[Values],
+    agents: int,
+    known: Prices,
+    dates: NDArray[np.datetime64],
+    config: Config,
+) -> Values:
+    """Return the total returns of groups of trades or weights, `[draws x agents, ...]` or `[draws, agents, ...]`."""
+    settings = share_of_capital(config.account, agents)
+    finals = [np.empty(0)]
+    for group in groups:
+        if isinstance(group, DecidedTrades):
+            equity = trade_accounts(group, known, dates, config.trading, settings).equity
+        else:
+            flat = group.reshape(-1, *group.shape[-2:])
+            equity = weights_accounts(flat, known, dates, config.trading, settings).equity
+        finals.append(equity[:, -1].reshape(-1, agents).sum(axis=1))
+    return np.concatenate(finals) / config.account.capital - 1.0
+
+
+def share_of_capital(settings: AccountConfig, agents: int) -> AccountConfig:
+    """Return the settings of one of several accounts with equal shares of the capital."""
+    return settings.model_copy(update={"capital": settings.capital / agents})
+
+
+def play_matched_traders(
+    decided: DecidedTrades | Values, known: Prices, dates: NDArray[np.datetime64], config: Config, draws: int, key: str
+) -> MatchedTraders:
+    """Return the earnings of `matched_traders` or `permuted_weights` with the accounts of the agents.
+
+    Args:
+        decided: trades of the agents, `[agents, days, K]`, or their weights, float64 `[agents, days, assets]`; each
+            agent has an equal share of the capital.
+        known, dates: prices of the span, as `prices_of_span` returns them, and its days, datetime64[D].
+        config, draws, key: the configuration, the number of traders, and the agents' key of the random numbers.
+    """
+    if isinstance(decided, DecidedTrades):
+        traders = matched_traders(decided, known, config.trading, draws, config.seed, key)
+        return MatchedTraders(_earnings(traders, len(decided.asset), known, dates, config), _TRADERS)
+    permuted = permuted_weights(decided, known.tradable[: len(dates)].cpu().numpy(), draws, config.seed, key)
+    return MatchedTraders(_earnings(permuted, len(decided), known, dates, config), _PORTFOLIOS)
+
+
+def matched_traders(
+    trades: DecidedTrades, known: Prices, trading: TradingConfig, draws: int, seed: int, key: str
+) -> Iterator[DecidedTrades]:
+    """Yield random traders for each agent of `trades`, in batches: `[traders x agents, days, K]`.
+
+    A matched trader makes as many trades as the agent, decided on the same days, of the same sizes, with sales due on
+    the same days; only the assets are random. So both earn the same from the market's own move, and from how often and
+    how long they are invested.
+
+    For each trade of the agent a trader buys, on the day of its decision, a random one of the assets that are tradable
+    that day, whose order is filled, and that the trader does not hold; without any, it buys nothing. Its sale is due at
+    the close of the day on which the agent's sale was due (`DecidedTrades.due_day`). Agents that buy the same asset on
+    the same day have traders that buy the same asset, if both may: accounts of agents that trade alike are as
+    correlated as the accounts of their traders.
+    """
+    for part in batch_slices(draws, trades.asset.size):
+        generator = keyed_generator(seed, part.start, "backtest", key, "matched traders")
+        yield _draw_traders(trades, known, trading, len(range(draws)[part]), generator)
+
+
+def _draw_traders(
+    trades: DecidedTrades, known: Prices, trading: TradingConfig, traders: int, generator: np.random.Generator
+) -> DecidedTrades:
+    fills = known.fills(trading)
+    entries, sale_days = fills.entry.cpu().numpy(), fills.sale_day.cpu().numpy()
+    agents, days, purchases = trades.asset.shape
+    due_day = trades.due_day(fills)
+    due = np.clip(due_day, 0, known.days - 1)
+    rows, agent = np.arange(traders)[:, None], np.arange(agents)
+    asset = np.full((traders, agents, days, purchases), -1)
+    free_from = np.zeros((traders, agents, known.assets), dtype=np.int64)
+    available = ~np.isnan(entries)
+    for day in range(days):
+        # Assets lie on a circle in random order; a trader takes the next free asset after a random point. The
+        # point belongs to the agent's asset, so that agents that buy the same asset are matched by the same asset.
+        points, starts = generator.random((2, traders, known.assets))
+        for purchase in range(purchases):
+            bought = trades.asset[:, day, purchase]
+            free = available[day] & (free_from <= day)
+            ahead = (points[:, None] - starts[:, np.maximum(bought, 0), None]) % 1.0
+            chosen = np.where(free, ahead, np.inf).argmin(axis=2)
+            buys = (bought >= 0) & free.any(axis=2)
+            asset[:, :, day, purchase] = np.where(buys, chosen, -1)
+            sold = sale_days[due[:, day, purchase], chosen]
+            free_from[rows, agent, chosen] = np.where(buys, sold, free_from[rows, agent, chosen])
+    return _trades_at_close(asset, due_day, trades.coefficient, known, trading)
+
+
+def _trades_at_close(
+    asset: NDArray[np.int64], due_day: NDArray[np.int64], coefficient: Values, known: Prices, trading: TradingConfig
+) -> DecidedTrades:
+    """Return trades without a target, whose sale is due at a close (`Fills`): `[traders x agents, days, K]`.
+
+    Args:
+        asset: int64 `[traders, agents, days, K]`; -1: nothing is bought.
+        due_day, coefficient: of each trade, or of each agent's trade; due_day -1: no trade.
+        known, trading: prices of the span, and the rules.
+    """
+    fills = known.fills(trading)
+    entries, sales, sale_days = (values.cpu().numpy() for values in (fills.entry, fills.sale, fills.sale_day))
+    shape = asset.shape
+    decided, due = np.arange(shape[-2])[:, None], np.clip(due_day, 0, known.days - 1)
+    column = np.maximum(asset, 0)
+    opened = ~torch.isnan(known.open).cpu().numpy() & (trading.fill == "next_open")
+    columns: dict[str, NDArray[Any]] = {
+        "asset": asset,
+        "exit_day": np.where(due_day < 0, -1, sale_days[due, column]),
+        "entry": entries[decided, column],
+        "exit": OrderCosts.of(trading).sale_price(sales[due, column]),
+        "target": np.full(shape, np.nan),
+        "coefficient": np.broadcast_to(coefficient, shape),
+        "at_target": np.zeros(shape, dtype=np.bool_),
+        "delisted": fills.sale_delisted.cpu().numpy()[due, column],
+        "at_open": opened[decided + fill_offset(trading), column],
+    }
+    return DecidedTrades(**{name: values.reshape(-1, *shape[-2:]) for name, values in columns.items()})
+
+
+def permuted_weights(weights: Values, tradable: NDArray[np.bool_], draws: int, seed: int, key: str) -> Iterator[Values]:
+    """Yield weights with the assets permuted, in batches of draws: float64 `[draws, agents, days, assets]`.
+
+    A permuted portfolio is as concentrated and as exposed as the agent's, and traded as much, but for the drift of
+    prices; only which assets have which weights is random.
+
+    A draw is one permutation of all assets, for all days and agents. On days on which some assets are not tradable,
+    each of the others has the weight of the first tradable one that the permutation leads to, step by step: this too is
+    a permutation, and as few weights as possible change their asset when an asset begins or ends.
+
+    Args:
+        weights: weights of the agents, float64 `[agents, days, assets]`; 0 for assets that are not tradable.
+        tradable: bool `[days, assets]`.
+        draws, seed, key: number of draws, and seed and key of the random numbers.
+    """
+    sets, of_day = np.unique(tradable, axis=0, return_inverse=True)
+    assets = np.arange(weights.shape[2])
+    for part in batch_slices(draws, weights.size):
+        generator = keyed_generator(seed, part.start, "backtest", key, "permuted assets")
+        orders = generator.permuted(np.tile(assets, (len(range(draws)[part]), 1)), axis=1)
+        permuted = np.empty((len(orders), *weights.shape))
+        for index, tradable_set in enumerate(sets):
+            sources = orders
+            while (unusable := tradable_set & ~tradable_set[sources]).any():
+                sources = np.where(unusable, np.take_along_axis(orders, sources, axis=1), sources)
+            sources = np.where(tradable_set, sources, assets)
+            days = np.flatnonzero(of_day == index)
+            permuted[:, :, days] = np.moveaxis(weights[:, days][:, :, sources], 2, 0)
+        yield permuted
+
+
+def active_share(weights: Values, tradable: NDArray[np.bool_]) -> float:
+    """Return the active share: the mean share of the equity that differs from equal weights of the same exposure.
+
+    Half of the sum of the absolute differences of weights (Cremers and Petajisto 2009, "How active is your fund
+    manager?", equation 1), over days and agents.
+    """
+    equal = equal_weights_like(torch.tensor(weights), torch.tensor(tradable)).numpy()
+    return float(np.abs(weights - equal).sum(axis=2).mean() / 2.0)
+
+
+def has_choice(tradable: NDArray[np.bool_]) -> bool:
+    """Return whether two assets are tradable on some day; `tradable` is bool `[days, assets]`."""
+    return bool((tradable.sum(axis=1) > 1).any())
+
+
+def fewest_days(trading: TradingConfig) -> int:
+    """Return the days that a backtest needs for `FEWEST_SHIFTS` shifts."""
+    return 2 * trading.holding_days + 1 + FEWEST_SHIFTS
+
+
+def shifts_of(days: int, trading: TradingConfig, most: int) -> NDArray[np.int64]:
+    """Return the shifts (days) of decisions in a circular span, longer than the holding time in both directions.
+
+    If there are more than `most`, `most` of them are chosen at equal distances.
+    """
+    every = np.arange(trading.holding_days + 1, days - trading.holding_days)
+    if len(every) <= most:
+        return every
+    return every[np.linspace(0, len(every) - 1, most).round().astype(np.int64)]
+
+
+def _shift(values: NDArray[V], shifts: NDArray[np.int64]) -> NDArray[V]:
+    """Return decisions `[agents, days, ...]` shifted around the end of the span: `[shifts, agents, days, ...]`."""
+    days = np.arange(values.shape[1])
+    return np.moveaxis(values[:, (days - shifts[:, None]) % len(days)], 0, 1)
+
+
+def play_shifted(
+    decided: DecidedTrades | Values, known: Prices, dates: NDArray[np.datetime64], config: Config, most: int
+) -> MatchedTraders:
+    """Return the earnings of the agents' decisions at other times, which tests their timing.
+
+    Decisions are shifted in time against the prices: exposure, turnover and the correlation of decisions with earlier
+    ones stay; whether they came at the right time is lost. This also judges an agent of one asset, which has
+    nothing to choose among (a rotation test, as of Theiler and Prichard 1996, "Constrained-realization Monte-Carlo
+    method for hypothesis testing", section 2). Sales are due at the close after as many days as the agent's; a trade
+    whose order is not filled at the other time is left out. The weights of assets that are not tradable at the other
+    time go to those that are, in equal parts.
+
+    The arguments are those of `play_matched_traders`, and of `shifts_of`.
+    """
+    shifts = shifts_of(len(dates), config.trading, most)
+
+    def batches(cells: int) -> Iterator[NDArray[np.int64]]:
+        return (shifts[part] for part in batch_slices(len(shifts), cells))
+
+    if isinstance(decided, DecidedTrades):
+        agents = len(decided.asset)
+        trades = (_shift_trades(decided, known, config.trading, part) for part in batches(decided.asset.size))
+        return MatchedTraders(_earnings(trades, agents, known, dates, config), _SHIFTS)
+    tradable = known.tradable[: len(dates)].cpu().numpy()
+    weights = (_shift_weights(decided, tradable, part) for part in batches(decided.size))
+    return MatchedTraders(_earnings(weights, len(decided), known, dates, config), _SHIFTS)
+
+
+def _shift_trades(
+    trades: DecidedTrades, known: Prices, trading: TradingConfig, shifts: NDArray[np.int64]
+) -> DecidedTrades:
+    fills, decided = known.fills(trading), np.arange(trades.asset.shape[1])[:, None]
+    asset = _shift(trades.asset, shifts)
+    filled = (asset >= 0) & ~np.isnan(fills.entry.cpu().numpy()[decided, np.maximum(asset, 0)])
+    due_day = np.where(filled, decided + _shift(trades.due_day(fills) - decided, shifts), -1)
+    coefficient = _shift(trades.coefficient, shifts)
+    return _trades_at_close(np.where(filled, asset, -1), due_day, coefficient, known, trading)
+
+
+def _shift_weights(weights: Values, tradable: NDArray[np.bool_], shifts: NDArray[np.int64]) -> Values:
+    moved = _shift(weights, shifts)
+    lost = np.where(tradable, 0.0, moved).sum(axis=-1, keepdims=True)
+    usable: Values = np.where(tradable, moved + lost / np.maximum(tradable.sum(axis=1, keepdims=True), 1), 0.0)
+    return usable

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from eigen_core.reporting.report import Report
     from eigen_core.reporting.walk_report import WalkResult
     from eigen_core.trading import EquityCurve
-    from eigen_core.trading.matched_traders import MatchedTraders
+    from eigen_core.trading.baselines import MatchedTraders
     from eigen_core.trading.metrics import Metrics
     from flows.cli.console import Display
 

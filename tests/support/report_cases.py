@@ -18,7 +18,7 @@ from eigen_core.judging.verdicts import Verdict
 from eigen_core.judging.walk_forward import Days, Fold
 from eigen_core.reporting.compare import Comparison
 from eigen_core.reporting.report import Fact, Report, Setting
-from eigen_core.trading.matched_traders import MatchedTraders
+from eigen_core.trading.baselines import MatchedTraders
 
 BASELINES = ("cash", "equal_weight", "rebalanced", "momentum", "reversal", "classic", "initial_population")
 SENTENCE = "No skill shown: the agent's excess per trade is 0.02 ± 0.11 %, and the basket of all assets earned as much."

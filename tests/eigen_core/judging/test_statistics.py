@@ -21,7 +21,7 @@ from eigen_core.judging.statistics import (
     superiority,
 )
 from eigen_core.judging.verdicts import Verdict, verdict_on
-from eigen_core.trading.matched_traders import MatchedTraders
+from eigen_core.trading.baselines import MatchedTraders
 
 
 def returns_of(seed: int, days: int = 252, mean: float = 0.0005, spread: float = 0.01) -> Values:

@@ -24,9 +24,8 @@ from eigen_core.networks import AgentNetwork, Heads, portfolio_actions
 from eigen_core.networks.population import initial_weights
 from eigen_core.task.market import MarketTask
 from eigen_core.trading import DecidedTrades, Prices, TradedAccounts, trade_accounts
-from eigen_core.trading.baselines import baseline_curves
+from eigen_core.trading.baselines import baseline_curves, matched_traders
 from eigen_core.trading.environment import EpisodeSummary
-from eigen_core.trading.matched_traders import matched_traders
 from eigen_core.trading.prices import prices_of_span
 
 AGENTS = 3

@@ -22,7 +22,7 @@ from eigen_core.reporting.report import (
     trade_tables,
 )
 from eigen_core.reporting.report_plots import rolling_beta, rolling_sharpe, window_of
-from eigen_core.trading.matched_traders import MatchedTraders
+from eigen_core.trading.baselines import MatchedTraders
 from eigen_core.trading.metrics import compute_metrics
 
 MOST_BYTES = 3_000_000

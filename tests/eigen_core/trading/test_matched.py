@@ -10,8 +10,7 @@ from trading_cases import decided_trades, panel_of, prices_of, random_panel, sus
 
 from eigen_core.config import Config, TradingConfig
 from eigen_core.trading import Prices
-from eigen_core.trading.excess import excess_of_trades
-from eigen_core.trading.matched_traders import (
+from eigen_core.trading.baselines import (
     MatchedTraders,
     active_share,
     fewest_days,
@@ -21,6 +20,7 @@ from eigen_core.trading.matched_traders import (
     play_shifted,
     shifts_of,
 )
+from eigen_core.trading.excess import excess_of_trades
 from eigen_core.trading.portfolio import equal_weights_like, weights_accounts
 from eigen_core.trading.prices import prices_of_span
 from eigen_core.trading.trades import DecidedTrades, trade_accounts
