@@ -1,6 +1,6 @@
 """The market as a task: agents trade episodes of the days of a panel."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.layout import Parameters
 from eigen_core.task.interface import Outcomes, Rollout
 from eigen_core.task.panel import EncodedEpisodes, MarketEncoding, MarketObservation, PanelFacts, PanelTask
-from eigen_core.task.transitions import BlockSampler, EpisodeBatch, rows_of, stored_rewards, stored_steps
+from eigen_core.task.transitions import BlockSampler, rows_of, stored_rewards, stored_steps
 from eigen_core.trading import (
     Decision,
     DecisionInputs,
@@ -33,15 +33,6 @@ from eigen_core.trading import (
 )
 from eigen_core.trading.order_fills import OrderCosts
 from eigen_core.trading.orders import resolve_orders, sum_of_day, trade_value
-
-
-@dataclass(frozen=True)
-class MarketRollout:
-    """Rewards of episodes, float64 `[agents, slices]` on the host, their results, and the episodes to store."""
-
-    rewards: NDArray[np.float64]
-    summary: EpisodeSummary
-    episodes: EpisodeBatch | None
 
 
 class _Day(NamedTuple):
@@ -151,18 +142,6 @@ class MarketTask(PanelTask):
             f"that is free is soon bought: agents choose when to buy, but hardly which. {hold}, or trade more assets.",
         )
 
-    def roll_out(
-        self,
-        weights: Tensor,
-        starts: NDArray[np.int64],
-        noise: Tensor | None = None,
-        record: bool = False,
-        fixed: int = 0,
-    ) -> Rollout:
-        played = self.play(weights, starts, noise, record, fixed)
-        rows = None if played.episodes is None else rows_of(played.episodes, self.columns["action"].dtype)
-        return Rollout(played.rewards, self.counts(starts, played.summary), rows)
-
     @torch.no_grad()
     def play(
         self,
@@ -171,8 +150,7 @@ class MarketTask(PanelTask):
         noise: Tensor | None = None,
         record: bool = False,
         fixed: int = 0,
-    ) -> MarketRollout:
-        """Play episodes; the arguments are those of `roll_out`."""
+    ) -> tuple[Rollout, EpisodeSummary]:
         recorded = starts.shape[1] - fixed if record else 0
         encoded = EncodedEpisodes(self.network, weights, starts, self._episode_times[: self.episode_steps])
         if self.network.portfolio_values:
@@ -181,7 +159,7 @@ class MarketTask(PanelTask):
 
     def _step_by_step(
         self, encoded: EncodedEpisodes, starts: NDArray[np.int64], noise: Tensor | None, recorded: int
-    ) -> MarketRollout:
+    ) -> tuple[Rollout, EpisodeSummary]:
         days, assets = self.episode_steps, self.prices.assets
         environment = TradingEnvironment(self.prices, self._config.trading, held_prices=self._held_prices)
         environment.reset(torch.tensor(starts).flatten())
@@ -215,7 +193,7 @@ class MarketTask(PanelTask):
 
     def _at_once(
         self, encoded: EncodedEpisodes, starts: NDArray[np.int64], noise: Tensor | None, recorded: int
-    ) -> MarketRollout:
+    ) -> tuple[Rollout, EpisodeSummary]:
         policy = self.network.policy(encoded.actor, encoded.of_all_steps().flatten(1, 2), None)
         played = policy.play(None if noise is None else noise.flatten(1, 2))
         taken, stored = (part.reshape(len(part), -1, self.episode_steps, *part.shape[2:]) for part in played)
@@ -233,23 +211,25 @@ class MarketTask(PanelTask):
         starts: NDArray[np.int64],
         portfolios: Tensor,
         stored: Tensor,
-    ) -> MarketRollout:
-        """Return the rollout, with the transitions of the episodes that have portfolios and actions."""
+    ) -> tuple[Rollout, EpisodeSummary]:
+        """Return rollout and summary, with the transitions of the episodes that have portfolios and actions."""
         agents, recorded = stored.shape[:2]
-        batch = None
+        rows = None
         if recorded:
             of_recorded = stored_rewards(
                 rewards.reshape(agents, -1, rewards.shape[1])[:, :recorded].flatten(0, 1), self.episode_steps
             )
             first_days = on_device(starts[:, :recorded].flatten(), self._device)
-            batch = EpisodeBatch(first_days, portfolios.flatten(0, 1), stored.flatten(0, 1), of_recorded)
-        return MarketRollout(rewards.cpu().numpy().sum(axis=1).reshape(agents, -1), summary, batch)
+            stored = stored.flatten(0, 1).to(self.columns["action"].dtype)
+            rows = rows_of(first_days, portfolios.flatten(0, 1), stored, of_recorded)
+        totals = rewards.cpu().numpy().sum(axis=1).reshape(agents, -1)
+        return Rollout(totals, self.counts(starts, summary), rows), summary
 
     def decisions(self, weights: Tensor, starts: NDArray[np.int64]) -> tuple[Tensor, Excess | None]:
-        summary = self.play(weights, starts).summary
+        rollout, summary = self.play(weights, starts)
         bought = summary.asset[..., None] == torch.arange(self.panel.assets, device=summary.asset.device)
         shares = bought.sum(dim=2) / self._config.trading.purchases_per_day
-        return shares, self._excess_of(self.counts(starts, summary))
+        return shares, self.excess(rollout)
 
     def counts(self, starts: NDArray[np.int64], summary: EpisodeSummary) -> dict[str, NDArray[np.float64]]:
         days = torch.tensor(starts, device=self._market_gains.device).reshape(-1, 1) + self._decisions
@@ -269,11 +249,11 @@ class MarketTask(PanelTask):
             "fees": float(counts["fees"].mean()),
         }
 
-    def _excess_of(self, counts: Mapping[str, NDArray[np.float64]]) -> Excess | None:
+    def excess(self, rollout: Rollout) -> Excess | None:
         if self.panel.assets == 1:
             # The market is this asset: every trade gains what the market does.
             return None
-        first, gained, traded = (counts[name] for name in ("first_day", "excess_of_days", "trades_of_days"))
+        first, gained, traded = (rollout.counts[name] for name in ("first_day", "excess_of_days", "trades_of_days"))
         return mean_excess(gained, traded, first.astype(np.int64), self._config.trading.holding_days)
 
     def _outcome_table(self, count: int) -> OutcomeTable:

@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -178,11 +179,25 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
         """
 
     @abstractmethod
-    def _excess_of(self, counts: Mapping[str, NDArray[np.float64]]) -> Excess | None:
-        """Return the excess over the market of episodes with these `Rollout.counts`."""
+    def play(
+        self,
+        weights: Tensor,
+        starts: NDArray[np.int64],
+        noise: Tensor | None = None,
+        record: bool = False,
+        fixed: int = 0,
+    ) -> tuple[Rollout, Any]:
+        """Play like `roll_out`; return the rollout, and the decisions in the task's own form."""
 
-    def excess(self, rollout: Rollout) -> Excess | None:
-        return self._excess_of(rollout.counts)
+    def roll_out(
+        self,
+        weights: Tensor,
+        starts: NDArray[np.int64],
+        noise: Tensor | None = None,
+        record: bool = False,
+        fixed: int = 0,
+    ) -> Rollout:
+        return self.play(weights, starts, noise, record, fixed)[0]
 
     @classmethod
     def open_data(cls, config: Config) -> TaskData:

@@ -1,6 +1,5 @@
 """The market as a portfolio: agents decide every day which share of the equity each asset is to have."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +15,7 @@ from eigen_core.networks import AgentNetwork, Heads, portfolio_actions
 from eigen_core.networks.layout import Parameters
 from eigen_core.task.interface import Rollout
 from eigen_core.task.panel import EncodedEpisodes, PanelTask
-from eigen_core.task.transitions import EpisodeBatch, rows_of
+from eigen_core.task.transitions import rows_of
 from eigen_core.trading import Prices, mean_excess, newey_west_lags
 from eigen_core.trading.equity import periods_per_year
 from eigen_core.trading.order_fills import fill_offset
@@ -118,68 +117,51 @@ class PortfolioTask(PanelTask):
         return config.trading.trading_days
 
     @torch.no_grad()
-    def roll_out(
+    def play(
         self,
         weights: Tensor,
         starts: NDArray[np.int64],
         noise: Tensor | None = None,
         record: bool = False,
         fixed: int = 0,
-    ) -> Rollout:
-        decided, days, targets = self._decided(weights, starts, noise)
-        rewards, turnover = self._rebalancing.on(days).growth(targets)
+    ) -> tuple[Rollout, Tensor]:
+        """Play episodes; return also the target weights, float64 `[agents, episodes, days, assets]`."""
+        encoded = EncodedEpisodes(self.network, weights, starts, self._episode_times[: self.episode_steps])
+        decided = episode_scores(self.network, encoded.actor, encoded.of_all_steps(), noise)
+        steps = torch.arange(self.episode_steps, device=self._device)
+        days = torch.tensor(starts, device=self._device)[..., None] + steps
+        tradable, table = self._tradable[days], self._rebalancing.on(days)
+        targets = target_weights(decided.scores.double(), tradable, self._config.portfolio.short)
+        rewards, turnover = table.growth(targets)
+        # Returns from fill to fill, those of equal weights of the same exposure too.
+        returns, market = (
+            torch.exp(growth / PERCENT) for growth in (rewards, table.growth(equal_weights_like(targets, tradable))[0])
+        )
         counts = {
             "turnover": turnover.sum(-1),
             "exposure": targets.sum(-1).mean(-1),
             "largest_weight": targets.amax(-1).mean(-1),
-            **self._excess_counts(rewards, targets, days),
+            "first_day": days[..., 0].double(),
+            "excess_of_days": returns - market,
         }
-        batch = None
+        rows = None
         if record:
-            columns = (days[..., 0], decided.observed, decided.stored, rewards.float())
-            batch = EpisodeBatch(*(column[:, : starts.shape[1] - fixed].flatten(0, 1) for column in columns))
-        return Rollout(
-            rewards.cpu().numpy().sum(axis=-1),
-            {name: values.flatten(0, 1).cpu().numpy() for name, values in counts.items()},
-            None if batch is None else rows_of(batch, self.columns["action"].dtype),
-        )
-
-    def _decided(
-        self, weights: Tensor, starts: NDArray[np.int64], noise: Tensor | None
-    ) -> tuple[DecidedScores, Tensor, Tensor]:
-        """Return decisions, their days and the target weights: `[agents, episodes, days, ...]`."""
-        encoded = EncodedEpisodes(self.network, weights, starts, self._episode_times[: self.episode_steps])
-        decided = episode_scores(self.network, encoded.actor, encoded.of_all_steps(), noise)
-        days = torch.tensor(starts, device=self._device)[..., None] + torch.arange(
-            self.episode_steps, device=self._device
-        )
-        return (
-            decided,
-            days,
-            target_weights(decided.scores.double(), self._tradable[days], self._config.portfolio.short),
-        )
-
-    @torch.no_grad()
-    def decisions(self, weights: Tensor, starts: NDArray[np.int64]) -> tuple[Tensor, Excess | None]:
-        _, days, targets = self._decided(weights, starts, None)
-        counts = self._excess_counts(self._rebalancing.on(days).growth(targets)[0], targets, days)
+            stored = decided.stored.to(self.columns["action"].dtype)
+            columns = (days[..., 0], decided.observed, stored, rewards.float())
+            rows = rows_of(*(column[:, : starts.shape[1] - fixed].flatten(0, 1) for column in columns))
         of_episodes = {name: values.flatten(0, 1).cpu().numpy() for name, values in counts.items()}
-        return targets.flatten(0, 1), self._excess_of(of_episodes)
+        return Rollout(rewards.cpu().numpy().sum(axis=-1), of_episodes, rows), targets
+
+    def decisions(self, weights: Tensor, starts: NDArray[np.int64]) -> tuple[Tensor, Excess | None]:
+        rollout, targets = self.play(weights, starts)
+        return targets.flatten(0, 1), self.excess(rollout)
 
     def statistics(self, rollout: Rollout) -> dict[str, float]:
         return {name: float(rollout.counts[name].mean()) for name in ("turnover", "exposure", "largest_weight")}
 
-    def _excess_counts(self, rewards: Tensor, targets: Tensor, days: Tensor) -> dict[str, Tensor]:
-        """Return each episode's first day, and its returns from fill to fill in excess of equal weights."""
-        equal = equal_weights_like(targets, self._tradable[days])
-        returns, market = (
-            torch.exp(growth / PERCENT) for growth in (rewards, self._rebalancing.on(days).growth(equal)[0])
-        )
-        return {"first_day": days[..., 0].double(), "excess_of_days": returns - market}
-
-    def _excess_of(self, counts: Mapping[str, NDArray[np.float64]]) -> Excess | None:
+    def excess(self, rollout: Rollout) -> Excess | None:
         """Return the annual excess over equal weights of the same exposure."""
-        first, gained = counts["first_day"].astype(np.int64), counts["excess_of_days"]
+        first, gained = rollout.counts["first_day"].astype(np.int64), rollout.counts["excess_of_days"]
         year = periods_per_year(self.panel.dates, self._config.account)
         return mean_excess(gained, np.ones_like(gained), first, newey_west_lags(self.episode_steps), year)
 

@@ -4,8 +4,6 @@ A transition stores its day, not the window of features. Its next observation is
 the next slot; the last transition of an episode is terminal.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -34,23 +32,6 @@ def market_columns(
     }
 
 
-@dataclass(frozen=True)
-class EpisodeBatch:
-    """The days of whole episodes that the replay stores, `[episodes, days, ...]`.
-
-    Attributes:
-        first_days: int64 `[episodes]`, day of each episode's first step.
-        portfolios: float16 `[episodes, days, assets, values]`, before the decision; no values if not observed.
-        actions: float32 `[episodes, days, assets, values]`, as the policy stores them.
-        rewards: float32 `[episodes, days]`; see `stored_rewards`.
-    """
-
-    first_days: Tensor
-    portfolios: Tensor
-    actions: Tensor
-    rewards: Tensor
-
-
 def stored_steps(config: Config) -> int:
     """Return the days of a `market` episode that are stored: all with `replay.settlement_days`, else the decisions."""
     return config.trading.episode_days if config.replay.settlement_days else config.trading.trading_days
@@ -65,16 +46,23 @@ def stored_rewards(rewards: Tensor, steps: int) -> Tensor:
     return stored.float()
 
 
-def rows_of(episodes: EpisodeBatch, actions: torch.dtype = torch.float32) -> dict[str, Tensor]:
-    """Return the transitions of episodes in order, as columns `[episodes * days, ...]`; `actions` is their dtype."""
-    count, days = episodes.rewards.shape
-    steps = torch.arange(days, device=episodes.rewards.device)
+def rows_of(first_days: Tensor, portfolios: Tensor, actions: Tensor, rewards: Tensor) -> dict[str, Tensor]:
+    """Return the transitions of whole episodes in order, as columns `[episodes * days, ...]`.
+
+    Args:
+        first_days: int64 `[episodes]`, day of each episode's first step.
+        portfolios: float16 `[episodes, days, assets, values]`, before the decision; no values if not observed.
+        actions: `[episodes, days, assets, values]`, as the policy stores them.
+        rewards: float32 `[episodes, days]`; see `stored_rewards`.
+    """
+    count, days = rewards.shape
+    steps = torch.arange(days, device=rewards.device)
     return {
-        "day": (episodes.first_days[:, None] + steps).flatten(),
+        "day": (first_days[:, None] + steps).flatten(),
         "step": steps.repeat(count),
-        "portfolio": episodes.portfolios.flatten(0, 1),
-        "action": episodes.actions.flatten(0, 1).to(actions),
-        "reward": episodes.rewards.flatten(),
+        "portfolio": portfolios.flatten(0, 1),
+        "action": actions.flatten(0, 1),
+        "reward": rewards.flatten(),
         "terminal": (steps == days - 1).repeat(count),
     }
 

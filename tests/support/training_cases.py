@@ -4,16 +4,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
 from science_cases import random_panel, small_config
 from torch import Tensor
 
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.checkpoint.tensors import tensors_sha256
-from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.generation import (
     TrainingState,
@@ -27,7 +23,6 @@ from eigen_core.generation import (
 )
 from eigen_core.task import open_data
 from eigen_core.task.market import MarketTask
-from eigen_core.task.transitions import EpisodeBatch
 
 TRADING_TASKS = ("market", "portfolio")
 
@@ -110,19 +105,3 @@ def content_of(state: TrainingState) -> dict[str, Any]:
         "history": [record.model_dump() for record in state.history],
         "telemetry": [telemetry.model_dump() for telemetry in state.telemetry],
     }
-
-
-def random_episodes(
-    config: Config, first_days: NDArray[np.int64], assets: int, portfolio_values: int, seed: int = 1
-) -> EpisodeBatch:
-    trading = config.trading
-    generator = keyed_generator(seed, 0, "test", "episodes")
-    shape = (len(first_days), trading.episode_days, assets)
-    coefficients = generator.uniform(0.0, trading.max_coefficient or 3.0, shape)
-    targets = generator.uniform(trading.min_target, trading.max_target, shape)
-    return EpisodeBatch(
-        first_days=torch.tensor(first_days),
-        portfolios=torch.tensor(generator.uniform(-1.0, 1.0, (*shape, portfolio_values)), dtype=torch.float16),
-        actions=torch.tensor(np.stack([coefficients, targets], axis=-1), dtype=torch.float32),
-        rewards=torch.tensor(generator.normal(0.0, 50.0, shape[:2]), dtype=torch.float32),
-    )

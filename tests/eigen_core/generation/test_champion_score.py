@@ -131,18 +131,19 @@ def test_rewards_are_those_of_direct_rollouts() -> None:
     assert result.slices[-1] + 17 == holdout.stop
     assert state.champion is not None
     starts = np.array([result.slices])
-    champion = market_of(state).play(state.champion.weights[None], starts, record=True)
+    champion = state.task.roll_out(state.champion.weights[None], starts, record=True)
     assert list(result.champion_rewards) == champion.rewards[0].tolist()
     random = initial_weights(market_of(state).network.layouts, 5, state.config.seed, state.device)
-    expected = [market_of(state).play(random[agent : agent + 1], starts).rewards[0].mean() for agent in range(5)]
+    expected = [state.task.roll_out(random[agent : agent + 1], starts).rewards[0].mean() for agent in range(5)]
     assert list(result.random_rewards) == expected
     assert result.champion_reward == pytest.approx(float(np.mean(result.champion_rewards)))
     assert result.random_reward == pytest.approx(float(np.mean(expected)))
     assert result.share_of_random_beaten == sum(reward < result.champion_reward for reward in expected) / 5
 
-    assert champion.episodes is not None
+    assert champion.transitions is not None
+    played = champion.transitions["action"].double().cpu().numpy().reshape(3, 12, -1, 2)
     trades = []
-    for first_day, actions in zip(result.slices, champion.episodes.actions.double().cpu().numpy(), strict=True):
+    for first_day, actions in zip(result.slices, played, strict=True):
         trades += (
             SlowEpisode(market_of(state).panel, state.config.trading, first_day)
             .run(actions[..., 0], actions[..., 1])

@@ -60,18 +60,17 @@ def trace(panel: Panel, config: Config, start: int) -> Trace:
     task = MarketTask(config, panel, CPU, Heads())
     weights = initial_weights(task.network.layouts, 3, config.seed, CPU)
     starts = np.full((3, 1), start, dtype=np.int64)
-    episodes = task.play(weights, starts, record=True).episodes
-    assert episodes is not None
+    rows = task.roll_out(weights, starts, record=True).transitions
+    assert rows is not None
+    portfolios, actions = (torch.unflatten(rows[name], 0, (3, -1)) for name in ("portfolio", "action"))
     environment = TradingEnvironment(task.prices, config.trading, record_trades=True)
     environment.reset(torch.full((3,), start))
     while not environment.done:
         # No decision of a day of settlement counts.
-        action = episodes.actions[:, min(environment.step_index, config.trading.trading_days - 1)]
+        action = actions[:, min(environment.step_index, config.trading.trading_days - 1)]
         environment.step(action[..., 0], action[..., 1])
     days = np.arange(start, start + config.trading.trading_days)
-    return Trace(
-        np.asarray(panel.features), days, episodes.portfolios.numpy(), episodes.actions.numpy(), environment.trades()
-    )
+    return Trace(np.asarray(panel.features), days, portfolios.numpy(), actions.numpy(), environment.trades())
 
 
 def price_table(seed: int) -> pd.DataFrame:

@@ -47,7 +47,7 @@ def played_twice(config: Config) -> tuple[tuple[DecidedTrades, Prices, TradedAcc
     panel, start = random_panel(config), 60
     network = AgentNetwork(panel, config, CPU, Heads())
     weights = initial_weights(network.layouts, AGENTS, config.seed, CPU)
-    summary = MarketTask(config, panel, CPU, Heads()).play(weights, np.full((AGENTS, 1), start)).summary
+    summary = MarketTask(config, panel, CPU, Heads()).play(weights, np.full((AGENTS, 1), start))[1]
     # Settlement follows the last decision, so that all trades end inside the span.
     return played(panel, config, range(start, start + config.trading.episode_days)), summary
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from science_cases import random_panel, small_config
 from torch import Tensor
-from training_cases import market_of, random_episodes
+from training_cases import market_of
 
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config, DdpgConfig, merge
@@ -241,11 +241,21 @@ class Case:
         self.replay = Replay(400, self.task.columns, CPU)
         self.last_day = self.panel.splits.train.stop
         starts = self.panel.starts(self.panel.splits.train, self.config)
-        first_days = keyed_generator(1, "first days").integers(starts.start, starts.stop, 20)
+        trading, generator = self.config.trading, keyed_generator(1, "episodes")
+        first_days = generator.integers(starts.start, starts.stop, 20)
         # The last transition of the training days has no day after it to learn from.
         first_days[:2] = starts[-1]
-        episodes = random_episodes(self.config, first_days, self.panel.assets, self.network.portfolio_values)
-        self.replay.append(rows_of(episodes))
+        shape = (20, trading.episode_days, self.panel.assets)
+        coefficients = generator.uniform(0.0, trading.max_coefficient or 3.0, shape)
+        targets = generator.uniform(trading.min_target, trading.max_target, shape)
+        portfolios = generator.uniform(-1.0, 1.0, (*shape, self.network.portfolio_values))
+        rows = rows_of(
+            torch.tensor(first_days),
+            torch.tensor(portfolios, dtype=torch.float16),
+            torch.tensor(np.stack([coefficients, targets], axis=-1), dtype=torch.float32),
+            torch.tensor(generator.normal(0.0, 50.0, shape[:2]), dtype=torch.float32),
+        )
+        self.replay.append(rows)
 
     def plan(self, steps: int, accumulation: int, batch_size: int, block: tuple[int, int] | None = None) -> BatchPlan:
         """Batches of different days from `block` (first day, days), by default the whole training range."""

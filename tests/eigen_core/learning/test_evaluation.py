@@ -16,8 +16,10 @@ from eigen_core.learning.method import mean_of_lowest, spread_starts
 from eigen_core.market import Panel
 from eigen_core.networks import Heads
 from eigen_core.networks.population import initial_weights
-from eigen_core.task.market import MarketRollout, MarketTask
-from eigen_core.task.transitions import EpisodeBatch, stored_steps
+from eigen_core.task import Rollout
+from eigen_core.task.market import MarketTask
+from eigen_core.task.transitions import stored_steps
+from eigen_core.trading import EpisodeSummary
 
 CPU = torch.device("cpu")
 AGENTS = 4
@@ -35,13 +37,14 @@ class Table:
         shape = (AGENTS, STARTS.shape[1], stored_steps(self.config), self.panel.assets, 2)
         return torch.tensor(keyed_generator(1, "noise").standard_normal(shape, dtype=np.float32)) * 0.3
 
-    def play(self, starts: NDArray[np.int64], noise: Tensor | None = None) -> MarketRollout:
-        return self.task.play(self.weights, starts, noise, record=True)
-
-
-def recorded(rollout: MarketRollout) -> EpisodeBatch:
-    assert rollout.episodes is not None
-    return rollout.episodes
+    def play(
+        self, starts: NDArray[np.int64], noise: Tensor | None = None
+    ) -> tuple[Rollout, EpisodeSummary, dict[str, Tensor]]:
+        """Return rollout, summary, and the stored columns `[episodes, days, ...]`."""
+        rollout, summary = self.task.play(self.weights, starts, noise, record=True)
+        assert rollout.transitions is not None
+        rows = rollout.transitions.items()
+        return rollout, summary, {name: torch.unflatten(column, 0, (starts.size, -1)) for name, column in rows}
 
 
 RULES: list[dict[str, Any]] = [
@@ -61,21 +64,21 @@ def test_recorded_episodes_are_what_the_obvious_environment_makes_of_their_actio
 ) -> None:
     table = Table(trading=rules, replay={"settlement_days": noisy})
     starts = keyed_generator(1, "starts").integers(8, 80, STARTS.shape) if noisy else STARTS
-    rollout = table.play(starts, noise=table.noise() if noisy else None)
-    episodes = recorded(rollout)
+    rollout, summary, stored = table.play(starts, noise=table.noise() if noisy else None)
     trading, days = table.config.trading, stored_steps(table.config)
     assert days == (trading.episode_days if noisy else trading.trading_days)
-    assert episodes.first_days.tolist() == starts.flatten().tolist()
-    assert episodes.rewards.dtype == episodes.actions.dtype == torch.float32
+    assert stored["reward"].dtype == stored["action"].dtype == torch.float32
     traded = 0
-    for index, first_day in enumerate(episodes.first_days.tolist()):
-        actions = episodes.actions[index].double().numpy()
+    for index, first_day in enumerate(starts.flatten().tolist()):
+        assert stored["day"][index].tolist() == list(range(first_day, first_day + days))
+        assert stored["step"][index].tolist() == list(range(days))
+        assert stored["terminal"][index].nonzero().tolist() == [[days - 1]]
+        actions = stored["action"][index].double().numpy()
         slow = SlowEpisode(table.panel, trading, first_day).run(actions[..., 0], actions[..., 1])
         # The environment was given float32 actions too, so only the kept rewards are rounded.
         booked = [*slow.rewards[: days - 1], sum(slow.rewards[days - 1 :])]
-        np.testing.assert_allclose(episodes.rewards[index].numpy(), booked, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(stored["reward"][index].numpy(), booked, rtol=1e-6, atol=1e-6)
         np.testing.assert_allclose(rollout.rewards.flatten()[index], sum(slow.rewards), rtol=1e-9, atol=1e-9)
-        summary = rollout.summary
         assert summary.trades[index] == len(slow.trades)
         assert summary.wins[index] == sum(float(trade["gain"]) > 0 for trade in slow.trades)
         assert summary.idle_days[index] == slow.idle_days
@@ -83,10 +86,10 @@ def test_recorded_episodes_are_what_the_obvious_environment_makes_of_their_actio
         traded += len(slow.trades)
         if trading.observe_portfolio:
             np.testing.assert_allclose(
-                episodes.portfolios[index].double().numpy(), slow.portfolios[:days], rtol=1e-3, atol=1e-7
+                stored["portfolio"][index].double().numpy(), slow.portfolios[:days], rtol=1e-3, atol=1e-7
             )
         else:
-            assert episodes.portfolios[index].shape == (days, table.panel.assets, 0)
+            assert stored["portfolio"][index].shape == (days, table.panel.assets, 0)
     assert traded > 20
 
 
@@ -96,7 +99,7 @@ def test_each_step_takes_the_noise_of_its_own_place() -> None:
         table = Table(trading=rules)
         noise = torch.zeros_like(table.noise())
         noise[2, 1, 9, 3, 1] = 0.2
-        moved = recorded(table.play(STARTS, noise=noise)).actions != recorded(table.play(STARTS)).actions
+        moved = table.play(STARTS, noise=noise)[2]["action"] != table.play(STARTS)[2]["action"]
         episode = 2 * STARTS.shape[1] + 1
         assert moved[episode, 9].nonzero().tolist() == [[3, 1]]
         assert not moved[episode, :9].any()

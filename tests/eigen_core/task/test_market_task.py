@@ -40,8 +40,8 @@ def test_the_excess_is_that_of_all_trades(observe: bool) -> None:
     task = MarketTask(config, panel, CPU, Heads())
     weights = initial_weights((task.critic_layout, task.actor_layout), 4, 1, CPU)
     starts = np.tile(np.array([20, 41]), (4, 1))
-    summary = task.play(weights, starts).summary
-    counts = task.counts(starts, summary)
+    rollout, summary = task.play(weights, starts)
+    counts = rollout.counts
     # Sessions are those of the tradable columns.
     rules = SlowEpisode(replace(panel, valid=panel.valid[:, : panel.assets]), config.trading, 0)
     expected, number = np.zeros((8, 12)), np.zeros((8, 12))

@@ -20,7 +20,6 @@ from eigen_core.machine.usage import own_resident_bytes
 from eigen_core.task.replay import Column, Replay
 from eigen_core.task.transitions import (
     BlockSampler,
-    EpisodeBatch,
     market_columns,
     rows_of,
     stored_days,
@@ -33,29 +32,15 @@ MARGIN = 25_000_000
 """Memory that the allocator and pages that are written in part may take beside (bytes)."""
 
 
-def episodes_of(seed: int, count: int, days: int) -> EpisodeBatch:
+def rows_for(seed: int, count: int, days: int) -> dict[str, Tensor]:
+    """Random transitions of whole episodes."""
     generator = keyed_generator(seed, 0, "test", "episodes")
-    return EpisodeBatch(
-        first_days=torch.tensor(generator.integers(0, 50, count)),
-        portfolios=torch.tensor(generator.standard_normal((count, days, ASSETS, 4)), dtype=torch.float16),
-        actions=torch.tensor(generator.standard_normal((count, days, ASSETS, 2)), dtype=torch.float32),
-        rewards=torch.tensor(generator.standard_normal((count, days)), dtype=torch.float32),
+    return rows_of(
+        torch.tensor(generator.integers(0, 50, count)),
+        torch.tensor(generator.standard_normal((count, days, ASSETS, 4)), dtype=torch.float16),
+        torch.tensor(generator.standard_normal((count, days, ASSETS, 2)), dtype=torch.float32),
+        torch.tensor(generator.standard_normal((count, days)), dtype=torch.float32),
     )
-
-
-def transitions_of(episodes: EpisodeBatch) -> list[dict[str, Any]]:
-    count, days = episodes.rewards.shape
-    return [
-        {
-            "day": int(episodes.first_days[episode]) + step,
-            "step": step,
-            "portfolio": episodes.portfolios[episode, step].tolist(),
-            "action": episodes.actions[episode, step].tolist(),
-            "reward": episodes.rewards[episode, step].item(),
-            "terminal": step == days - 1,
-        }
-        for episode, step in np.ndindex(count, days)
-    ]
 
 
 def saved_ring(replay: Replay) -> Ring:
@@ -77,15 +62,16 @@ def test_the_ring_equals_a_list_of_transitions(capacity: int, appends: list[tupl
     replay, follower = (Replay(capacity, COLUMNS, CPU) for _ in range(2))
     transitions, shared = list[dict[str, Any]](), dict[str, Tensor]()
     for number, (count, days, then) in enumerate(appends):
-        episodes = episodes_of(number, count, days)
-        replay = replay.appended(rows_of(episodes))
-        transitions += transitions_of(episodes)
+        rows = rows_for(number, count, days)
+        replay = replay.appended(rows)
+        values = {name: column.tolist() for name, column in rows.items()}
+        transitions += [{name: column[row] for name, column in values.items()} for row in range(count * days)]
         expected = {number % capacity: transition for number, transition in enumerate(transitions)}
         assert sorted(expected) == list(range(replay.size))
         assert stored_days(replay).tolist() == [expected[slot]["day"] for slot in range(replay.size)]
-        rows = replay.pick(torch.arange(replay.size))
+        held = {name: column.tolist() for name, column in replay.pick(torch.arange(replay.size)).items()}
         for slot, transition in expected.items():
-            assert {name: column[slot].tolist() for name, column in rows.items()} == transition
+            assert {name: column[slot] for name, column in held.items()} == transition
         if then == "shared" and shares_memory("cpu"):
             opened = {name: column.opened() for name, column in replay.share().items()}
             shared = {name: column for name, column in opened.items() if column is not None}
@@ -114,7 +100,7 @@ def test_a_ring_on_a_gpu_follows_one_on_the_host() -> None:
     with stand_in_gpu():
         follower = Replay(24, COLUMNS, GPU)
         for number in range(3):
-            replay.append(rows_of(episodes_of(number, 2, 6)))
+            replay.append(rows_for(number, 2, 6))
             follower.follow(replay)
             assert {tensor.device for name, tensor in follower.tensors().items() if name in COLUMNS} == {GPU}
             assert all(torch.equal(follower.tensors()[name].cpu(), replay.tensors()[name]) for name in COLUMNS)
@@ -136,18 +122,18 @@ def test_actions_of_half_precision_take_half_the_bytes_and_are_rounded_once() ->
     whole, half = (Replay(100, market_columns(108, 4, actions=kind), CPU) for kind in (torch.float32, torch.float16))
     assert whole.bytes_per_transition <= 2_000
     assert whole.bytes_per_transition - half.bytes_per_transition == 108 * 2 * 2
-    columns, episodes = market_columns(ASSETS, 4, actions=torch.float16), episodes_of(1, 4, 6)
+    columns, rows = market_columns(ASSETS, 4, actions=torch.float16), rows_for(1, 4, 6)
     replay = Replay(24, columns, CPU)
-    replay.append(rows_of(episodes, torch.float16))
+    replay.append(rows)
     drawn = Replay.from_ring(replay.ring(), columns, CPU).pick(torch.arange(24), "action")["action"].float()
-    assert torch.equal(drawn, episodes.actions.flatten(0, 1).half().float())
+    assert torch.equal(drawn, rows["action"].half().float())
 
 
 def test_more_than_the_ring_can_hold_is_refused_and_changes_nothing() -> None:
-    replay = Replay(24, COLUMNS, CPU).appended(rows_of(episodes_of(1, 4, 5)))
+    replay = Replay(24, COLUMNS, CPU).appended(rows_for(1, 4, 5))
     before = {name: tensor.clone() for name, tensor in replay.tensors().items()}
     with pytest.raises(InputError, match=r"replay\.capacity 24 is below the 25 transitions"):
-        replay.append(rows_of(episodes_of(2, 5, 5)))
+        replay.append(rows_for(2, 5, 5))
     for name, tensor in replay.tensors().items():
         assert torch.equal(tensor, before[name])
     assert (replay.size, replay.cursor) == (20, 20)
@@ -197,17 +183,13 @@ def test_blocks_hold_enough_different_days(
 
 @pytest.mark.parametrize("capacity", [50_000, 500_000, 5_000_000])
 def test_a_buffer_takes_what_was_written_of_it_whatever_its_capacity(capacity: int) -> None:
-    episodes = EpisodeBatch(
-        first_days=torch.arange(80),
-        portfolios=torch.ones((80, 145, 20, 4), dtype=torch.float16),
-        actions=torch.ones((80, 145, 20, 2)),
-        rewards=torch.ones((80, 145)),
-    )
+    shape = (80, 145, 20)
+    rows = rows_of(torch.arange(80), torch.ones((*shape, 4)).half(), torch.ones((*shape, 2)), torch.ones(shape[:2]))
     before = own_resident_bytes()
     replay = Replay(capacity, market_columns(20, 4), CPU)
     assert own_resident_bytes() - before < MARGIN
     for _ in range(6):
-        replay.append(rows_of(episodes))
+        replay.append(rows)
     written = replay.size * replay.bytes_per_transition
     assert own_resident_bytes() - before == pytest.approx(written, abs=MARGIN)
 
