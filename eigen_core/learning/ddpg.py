@@ -41,13 +41,9 @@ class DdpgLearner(OffPolicyLearner[Observed, Encoded]):
         return Heads(critics=2 if learner.twin_critics else 1, return_steps=learner.n_step)
 
     def new_agents(self, weights: Tensor, teacher: Population | None = None) -> Population:
-        new = super().new_agents(weights).state
-        state = {
-            "targets": weights.clone(),
-            **{name: new[name] for name in ("first_moment", "second_moment")},
-            "critic_steps": new["steps"],
-            "actor_steps": new["steps"].clone(),
-        }
+        state = {"targets": weights.clone(), **super().new_agents(weights).state}
+        steps = state.pop("steps")
+        state |= {"critic_steps": steps, "actor_steps": steps.clone()}
         if teacher is not None:
             for name in ("targets", "first_moment", "second_moment"):
                 state[name][:, self._critic] = teacher.state[name][:, self._critic]

@@ -1,6 +1,6 @@
 """Networks of a group of agents: over the assets of a panel, and over vectors of observations."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -43,8 +43,7 @@ from eigen_core.networks.policies import (
 _MASKED = -1e9
 
 
-@dataclass(frozen=True)
-class MarketEmbedding:
+class MarketEmbedding(NamedTuple):
     """Embeddings of the market on some days.
 
     Attributes:
@@ -60,22 +59,19 @@ class MarketEmbedding:
     def detach(self) -> "MarketEmbedding":
         return MarketEmbedding(self.assets.detach(), self.context.detach(), self.tradable)
 
-    def _parts(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self.assets, self.context, self.tradable
-
     def split(self, rows: slice, agents: int) -> "MarketEmbedding":
         """View the days `rows` of an embedding of one agent as equally many days of each of `agents` agents."""
-        return MarketEmbedding(*(part[0, rows].view(agents, -1, *part.shape[2:]) for part in self._parts()))
+        return MarketEmbedding(*(part[0, rows].view(agents, -1, *part.shape[2:]) for part in self))
 
     def put(self, agents: slice, first: int, days: "MarketEmbedding") -> None:
         """Overwrite days of some agents, from index `first` on."""
-        for part, new in zip(self._parts(), days._parts(), strict=True):
+        for part, new in zip(self, days, strict=True):
             part[agents, first : first + new.shape[1]] = new
 
     def picked(self, days: Tensor) -> "MarketEmbedding":
         """Select days of an embedding of one agent by their indices, int64 `[agents, days]`, in this shape."""
         return MarketEmbedding(
-            *(part[0].index_select(0, days.flatten()).view(*days.shape, *part.shape[2:]) for part in self._parts())
+            *(part[0].index_select(0, days.flatten()).view(*days.shape, *part.shape[2:]) for part in self)
         )
 
 
@@ -113,7 +109,8 @@ class AgentNetwork:
         # The outcome of an alternative does not depend on the time in the episode.
         self._time_values = 0 if heads.outcomes else self.actions.time_values
         self._heads = heads
-        critic = [*self._encoder.shapes, *self._pooling_shapes()]
+        embedding, queries = config.network.embedding, config.network.queries
+        critic = [*self._encoder.shapes, ParameterShape("pool.queries", (embedding, queries), embedding)]
         for index in range(heads.critics):
             critic += self._critic_shapes(f"critic{index}")
         self.critic_layout = ParameterLayout.of(critic, config.network)
@@ -123,11 +120,6 @@ class AgentNetwork:
     def layouts(self) -> tuple[ParameterLayout, ParameterLayout]:
         """Layouts of critic and actor, in the order of a row."""
         return self.critic_layout, self.actor_layout
-
-    def _pooling_shapes(self) -> list[ParameterShape]:
-        return [
-            ParameterShape("pool.queries", (self._network.embedding, self._network.queries), self._network.embedding)
-        ]
 
     @property
     def _context_values(self) -> int:

@@ -80,12 +80,6 @@ class Schedule:
         sparse = [self.wanted << (layers - layer) for layer in range(layers + 1)]
         return min(range(layers + 1), key=lambda last: (sum(self.full[: last + 1]) + sum(sparse[last:]), last))
 
-    @cached_property
-    def sparse(self) -> tuple[int, ...]:
-        """Days gathered from the last layer that computes all days, then the days of each output above it."""
-        layers = len(self.dilations)
-        return () if self.wanted is None else tuple(self.wanted << left for left in range(layers - self.whole, -1, -1))
-
     def gathered(self, wanted: Tensor) -> Tensor:
         """Return the days of the last whole layer that wanted days depend on.
 
@@ -102,9 +96,6 @@ class Schedule:
             places = torch.cat([places, places + dilation])
         return places
 
-    def columns_at_once(self, chosen: int, columns: int, channels: int, device: str) -> int:
-        return columns_at_once(chosen, columns, SINGLE * self.full[0] * filled_outputs(channels), device)
-
     def filled(self, columns: int) -> int:
         """Return the columns to compute: the rounding of products of few rows depends on their number."""
         return max(columns, -(-FEWEST_ROWS // min(self.days, self.wanted or self.days)))
@@ -112,7 +103,9 @@ class Schedule:
     @cached_property
     def steps(self) -> tuple[int, ...]:
         """Distance of the two inputs of each layer among the days that it reads."""
-        return (*self.dilations[: self.whole], *(days // 2 for days in self.sparse[:-1]))
+        above = range(len(self.dilations) - self.whole)
+        # A gathered layer reads twice the days that it computes: its earlier inputs come first.
+        return (*self.dilations[: self.whole], *((self.wanted or 0) << left for left in reversed(above)))
 
 
 @dataclass(frozen=True)
@@ -390,8 +383,8 @@ class TcnEncoder:
         self, parameters: Parameters, first_day: FirstDay, schedule: Schedule, places: Tensor | None
     ) -> Tensor:
         columns, network = self._features.shape[1], self._config
-        kind = self._features.device.type
-        chunk = schedule.columns_at_once(network.column_chunk, columns, network.channels, kind)
+        column_bytes = SINGLE * schedule.full[0] * filled_outputs(network.channels)
+        chunk = columns_at_once(network.column_chunk, columns, column_bytes, self._features.device.type)
         block = Block(self._features, first_day, schedule, chunk)
         embeddings: Tensor = Convolutions.apply(block, places, *(parameters[shape.name] for shape in self.shapes))  # type: ignore[no-untyped-call] # torch has no annotation here
         return embeddings

@@ -42,16 +42,6 @@ _SMALLEST_VARIANCE = 1e-8
 
 
 @dataclass(frozen=True)
-class VectorEncoding:
-    """Observations, normalised if that is configured: float32 `[agents, batch, values]`."""
-
-    values: Tensor
-
-    def detach(self) -> "VectorEncoding":
-        return self  # observations do not depend on parameters
-
-
-@dataclass(frozen=True)
 class UniformSampler:
     """Implements `BatchSampler`: all stored transitions are one block, from which it draws with replacement."""
 
@@ -65,7 +55,7 @@ class UniformSampler:
         return generator.integers(0, self.size, self.batch_size)
 
 
-class GymnasiumTask(Task[Tensor, VectorEncoding]):
+class GymnasiumTask(Task[Tensor, Tensor]):
     """Implements `Task`.
 
     Raises:
@@ -187,16 +177,18 @@ class GymnasiumTask(Task[Tensor, VectorEncoding]):
             first["observation"], last["next_observation"], first["action"], rewards, stretches.steps, last["terminal"]
         )
 
-    def encode(self, critic: Parameters, observations: Tensor) -> VectorEncoding:  # noqa: ARG002
+    def encode(self, critic: Parameters, observations: Tensor) -> Tensor:  # noqa: ARG002
+        """Return the observations, normalised and clipped to [-10, 10] if that is configured."""
         if self._observed is None:
-            return VectorEncoding(observations)
-        return VectorEncoding(normalise(observations, *self._observed.mean_and_scale(self.state)))
+            return observations
+        mean, scale = self._observed.mean_and_scale(self.state)
+        return ((observations - mean) * scale).clamp_(-_LIMIT, _LIMIT)
 
-    def policy(self, actor: Parameters, encoding: VectorEncoding) -> Policy:
-        return self._network.policy(actor, encoding.values)
+    def policy(self, actor: Parameters, encoding: Tensor) -> Policy:
+        return self._network.policy(actor, encoding)
 
-    def values(self, critic: Parameters, encoding: VectorEncoding, actions: Tensor | None) -> Tensor:
-        return self._network.values(critic, encoding.values, actions)
+    def values(self, critic: Parameters, encoding: Tensor, actions: Tensor | None) -> Tensor:
+        return self._network.values(critic, encoding, actions)
 
     def check_rows(self, ring: Ring) -> str | None:
         # The oldest episode may have lost its first steps.
@@ -283,11 +275,6 @@ class RunningMoments:
 
     def _named(self, count: Tensor, sums: Tensor, squares: Tensor) -> dict[str, Tensor]:
         return {f"{self._name}_count": count, f"{self._name}_sum": sums, f"{self._name}_squares": squares}
-
-
-def normalise(values: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
-    """Subtract the mean, multiply by `scale`, and clip to [-10, 10]: float32 `[..., values]`."""
-    return ((values - mean) * scale).clamp_(-_LIMIT, _LIMIT)
 
 
 def discounted_returns(rewards: NDArray[np.float64], ends: NDArray[np.bool_], gamma: float) -> NDArray[np.float64]:

@@ -19,7 +19,7 @@ from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.layout import Parameters
 from eigen_core.task.interface import Outcomes, Rollout
 from eigen_core.task.panel import EncodedEpisodes, MarketEncoding, MarketObservation, PanelFacts, PanelTask
-from eigen_core.task.transitions import BlockSampler, rows_of, stored_rewards, stored_steps
+from eigen_core.task.transitions import BlockSampler, rows_of, stored_rewards
 from eigen_core.trading import (
     Decision,
     DecisionInputs,
@@ -123,7 +123,7 @@ class MarketTask(PanelTask):
 
     @staticmethod
     def steps(config: Config) -> int:
-        return stored_steps(config)
+        return config.trading.episode_days if config.replay.settlement_days else config.trading.trading_days
 
     @staticmethod
     def warnings(config: Config, facts: PanelFacts) -> Sequence[str]:

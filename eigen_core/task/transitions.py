@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eigen_core.checkpoint.ring import Ring, slot_ranges
-from eigen_core.config import Config
 from eigen_core.task.replay import Column, Replay
 
 EPISODE_END = "terminal"
@@ -30,11 +29,6 @@ def market_columns(
         "reward": Column(torch.float32),
         "terminal": Column(torch.bool),
     }
-
-
-def stored_steps(config: Config) -> int:
-    """Return the days of a `market` episode that are stored: all with `replay.settlement_days`, else the decisions."""
-    return config.trading.episode_days if config.replay.settlement_days else config.trading.trading_days
 
 
 def stored_rewards(rewards: Tensor, steps: int) -> Tensor:

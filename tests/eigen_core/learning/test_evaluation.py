@@ -18,7 +18,6 @@ from eigen_core.networks import Heads
 from eigen_core.networks.population import initial_weights
 from eigen_core.task import Rollout
 from eigen_core.task.market import MarketTask
-from eigen_core.task.transitions import stored_steps
 from eigen_core.trading import EpisodeSummary
 
 CPU = torch.device("cpu")
@@ -34,7 +33,7 @@ class Table:
         self.weights = 3.0 * initial_weights(self.task.network.layouts, AGENTS, 1, CPU)
 
     def noise(self) -> Tensor:
-        shape = (AGENTS, STARTS.shape[1], stored_steps(self.config), self.panel.assets, 2)
+        shape = (AGENTS, STARTS.shape[1], self.task.episode_steps, self.panel.assets, 2)
         return torch.tensor(keyed_generator(1, "noise").standard_normal(shape, dtype=np.float32)) * 0.3
 
     def play(
@@ -65,7 +64,7 @@ def test_recorded_episodes_are_what_the_obvious_environment_makes_of_their_actio
     table = Table(trading=rules, replay={"settlement_days": noisy})
     starts = keyed_generator(1, "starts").integers(8, 80, STARTS.shape) if noisy else STARTS
     rollout, summary, stored = table.play(starts, noise=table.noise() if noisy else None)
-    trading, days = table.config.trading, stored_steps(table.config)
+    trading, days = table.config.trading, table.task.episode_steps
     assert days == (trading.episode_days if noisy else trading.trading_days)
     assert stored["reward"].dtype == stored["action"].dtype == torch.float32
     traded = 0
