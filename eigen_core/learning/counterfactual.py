@@ -17,7 +17,7 @@ from eigen_core.config import Config, CounterfactualConfig
 from eigen_core.learning.interface import learner_settings
 from eigen_core.learning.steps import BatchLearner, Step, clipped_step, scaled
 from eigen_core.networks import Heads
-from eigen_core.networks.actions import RESERVE_VALUES, ExpectedOutcomes, follow_expected
+from eigen_core.networks.actions import RESERVE_VALUES, ExpectedOutcomes, update_reserve
 from eigen_core.networks.population import Population
 from eigen_core.task import BatchSampler, Encoded, KnownOutcomes, Observed, Outcomes, Task, task_class
 from eigen_core.task.replay import Replay
@@ -73,7 +73,7 @@ class CounterfactualLearner(BatchLearner[Observed, Encoded]):
         norms = clipped_step(group, self._stepped, rows, corrections, "critic_learning_rate", self._learner)
         actor = self._task.actor_layout.views(group.weights[:, self._critic_values :])
         for found, known in seen:
-            follow_expected(actor, found, known)
+            update_reserve(actor, found, known)
         return [reward_losses, time_losses, actor["actor.log_spread"][:, 0].exp(), norms]
 
     def _expected(self, rows: Tensor, observed: Observed) -> ExpectedOutcomes:

@@ -68,7 +68,7 @@ class DirectLearner(BaseLearner[Any, Any]):
         if not isinstance(task, DifferentiableGrowth):
             raise InputError(
                 f"learner.algorithm {config.learner.algorithm} needs the gradient of an account's growth, and task "
-                f"{config.task} has none: use task portfolio, or another algorithm."
+                f"{config.task} has none: use task portfolio, or another learner.algorithm."
             )
         super().__init__(config, task, learner_settings(config, DirectConfig).gradient_steps)
         self._account = task

@@ -175,7 +175,7 @@ class ErlMethod(GeneticMethod):
         if not 1 <= learning < size:
             raise InputError(
                 f"evolution.learning_agents {learning} does not fit population.size {size}: method erl needs at least "
-                "one agent that learns and one that evolves."
+                "one agent that learns and one that evolves: set it to at least 1, and below population.size."
             )
         return slice(size - learning, size)
 

@@ -51,7 +51,7 @@ class BaseLearner(Generic[Observed, Encoded]):
 
     def new_agents(self, weights: Tensor, teacher: Population | None = None) -> Population:
         if teacher is not None:
-            return teacher.heirs(weights)
+            return teacher.with_weights(weights)
         state = {
             "first_moment": torch.zeros_like(weights),
             "second_moment": torch.zeros_like(weights),

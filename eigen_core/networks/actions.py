@@ -30,7 +30,7 @@ _START_OF_SELECTIVITY = 0.6
 _FAN_IN_OF_SELECTIVITY = 16
 """Agents start with a selectivity within a quarter of a standard deviation of `_START_OF_SELECTIVITY`."""
 _START_OF_SPREAD = 0.1
-_FOLLOWED = 0.1
+_RESERVE_RATE = 0.1
 _SMALLEST_SPREAD = 1e-4
 
 
@@ -45,7 +45,7 @@ class AssetActions:
         preference: returns the logits of a softmax over assets, float32 `[..., assets]`, from actions scaled to their
             range, float32 `[..., assets, values]`, and the portfolio state, float32 `[..., assets, portfolio values]`,
             or None if it is not observed.
-        taken: returns actions before squashing, float32 `[..., assets, values]`, that buy the assets not held with the
+        buy: returns actions before squashing, float32 `[..., assets, values]`, that buy the assets not held with the
             highest positive margins; from margins and from settings as shares of their range, float32 `[..., assets]`
             each, and the portfolio state. None if the actions do not buy assets.
     """
@@ -54,7 +54,7 @@ class AssetActions:
     portfolio_values: int
     time_values: int
     preference: Callable[[Tensor, Tensor | None], Tensor]
-    taken: Callable[[Tensor, Tensor, Tensor | None], Tensor] | None = None
+    buy: Callable[[Tensor, Tensor, Tensor | None], Tensor] | None = None
 
     @property
     def values(self) -> int:
@@ -77,7 +77,7 @@ def market_actions(config: Config, device: torch.device) -> AssetActions:
     box = Box((0.0, trading.min_target, *[0.0] * ranks), (highest, trading.max_target, *[1.0] * ranks), device)
     threshold = _raw_coefficient(trading.buy_threshold, highest)
 
-    def taken(margin: Tensor, share: Tensor, portfolio: Tensor | None) -> Tensor:
+    def buy(margin: Tensor, share: Tensor, portfolio: Tensor | None) -> Tensor:
         if portfolio is not None:
             margin = margin.masked_fill(portfolio[..., 0] > 0.0, _MARGIN_OF_HELD_ASSETS)
         raw = threshold + margin + _UP_TO_FULL_SIZE * (margin > 0.0)
@@ -91,7 +91,7 @@ def market_actions(config: Config, device: torch.device) -> AssetActions:
         # The asset of the highest rank is bought first. If several are bought, equal shares of them would have no
         # gradient by which one is preferred to another.
         lambda scaled, portfolio: _SELECTION_SHARPNESS * scaled[..., ranked_by],  # noqa: ARG005 - of the portfolio task
-        taken,
+        buy,
     )
 
 
@@ -164,8 +164,8 @@ def margins(parameters: Parameters, expected: ExpectedOutcomes) -> Tensor:
 
 
 @torch.no_grad()
-def follow_expected(parameters: Parameters, expected: ExpectedOutcomes, known: Tensor) -> None:
-    """Move mean and spread, in place, towards the moments of each asset's best predicted reward.
+def update_reserve(parameters: Parameters, expected: ExpectedOutcomes, known: Tensor) -> None:
+    """Move the reserve price's mean and spread, in place, towards those of each asset's best predicted reward.
 
     Args:
         known: bool `[agents, batch, assets]`; other predictions are ignored.
@@ -176,4 +176,4 @@ def follow_expected(parameters: Parameters, expected: ExpectedOutcomes, known: T
     spread = ((deviation * deviation).sum(-1).sum(-1) / count).sqrt().clamp_min(_SMALLEST_SPREAD)
     for name, found in (("mean", mean / spread), ("log_spread", spread.log())):
         held = parameters[f"actor.{name}"]
-        held.add_((found[:, None] - held) * _FOLLOWED)
+        held.add_((found[:, None] - held) * _RESERVE_RATE)

@@ -215,9 +215,9 @@ class AgentNetwork:
         """
         if self._heads.outcomes:
             margin, setting = margins(parameters, self.expected(parameters, prepared)).max(dim=-1)
-            assert self.actions.taken is not None
+            assert self.actions.buy is not None
             share = setting / max(self._heads.outcomes - 1, 1)
-            return SquashedGaussian(self.actions.taken(margin, share, portfolio), None, self.box)
+            return SquashedGaussian(self.actions.buy(margin, share, portfolio), None, self.box)
         hidden = prepared
         if portfolio is not None:
             hidden = hidden + project(parameters["actor.portfolio"], portfolio)

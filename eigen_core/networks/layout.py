@@ -125,12 +125,12 @@ _INPUTS_OF_ONE = 4
 _ROWS_OF_A_PIECE, _MATRICES_IN_PIECES = 256, 64
 
 
-def filled_outputs(outputs: int) -> int:
+def padded_outputs(outputs: int) -> int:
     """Return the outputs that a product computes, padded with zeros."""
     return max(outputs + -outputs % _OUTPUTS_AT_A_TIME, _FEWEST_OUTPUTS)
 
 
-def filled_inputs(inputs: int) -> int:
+def padded_inputs(inputs: int) -> int:
     """Return the inputs that a product reads, padded with zeros."""
     return _INPUTS_OF_ONE if inputs == 1 else inputs
 
@@ -143,9 +143,9 @@ def _stacked_product(rows: Tensor, weight: Tensor) -> Tensor:
     up with zeros. So is a single input: the gradient of its weights is a product with a single row.
     """
     count, inputs, outputs = rows.shape[1], rows.shape[2], weight.shape[2]
-    if more := filled_inputs(inputs) - inputs:
+    if more := padded_inputs(inputs) - inputs:
         rows, weight = torch.nn.functional.pad(rows, (0, more)), torch.nn.functional.pad(weight, (0, 0, 0, more))
-    if more := filled_outputs(outputs) - outputs:
+    if more := padded_outputs(outputs) - outputs:
         weight = torch.nn.functional.pad(weight, (0, more))
     if count < FEWEST_ROWS:
         rows = torch.nn.functional.pad(rows, (0, 0, 0, FEWEST_ROWS - count))

@@ -56,20 +56,23 @@ class Population:
 
     @classmethod
     def joined(cls, parts: "Sequence[Population]") -> "Population":
+        """Return the agents of all parts one after another; tensors are copied."""
         state = {name: torch.cat([part.state[name] for part in parts]) for name in parts[0].state}
         return cls(torch.cat([part.weights for part in parts]), state)
 
-    def heirs(self, weights: Tensor) -> "Population":
+    def with_weights(self, weights: Tensor) -> "Population":
         """Return agents with these weights, float32 `[agents, parameters]`, each with the state of this one agent."""
         repeated = {name: held.repeat(len(weights), *[1] * (held.dim() - 1)) for name, held in self.state.items()}
         return Population(weights, repeated)
 
     def rows(self, agents: slice) -> "Population":
+        """Return a copy of consecutive agents."""
         return Population(
             self.weights[agents].clone(), {name: held[agents].clone() for name, held in self.state.items()}
         )
 
     def put(self, agents: slice, others: "Population") -> None:
+        """Overwrite consecutive agents."""
         for name, tensor in self.tensors().items():
             tensor[agents] = others.tensors()[name]
 

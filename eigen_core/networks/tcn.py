@@ -22,10 +22,10 @@ from eigen_core.networks.layout import (
     Parameters,
     ParameterShape,
     add_product,
-    filled_inputs,
-    filled_outputs,
     join_product,
     linear_shapes,
+    padded_inputs,
+    padded_outputs,
     product,
     split_product,
 )
@@ -96,7 +96,7 @@ class Schedule:
             places = torch.cat([places, places + dilation])
         return places
 
-    def filled(self, columns: int) -> int:
+    def padded_columns(self, columns: int) -> int:
         """Return the columns to compute: the rounding of products of few rows depends on their number."""
         return max(columns, -(-FEWEST_ROWS // min(self.days, self.wanted or self.days)))
 
@@ -133,7 +133,7 @@ class Block:
         """Return some columns with the window before the block, padded with zeros to `inputs` features."""
         schedule, features = self.schedule, self.features[:, columns]
         start, shape = self.first_day - (schedule.window - 1), features.shape[1:]
-        history = features.new_zeros((schedule.full[0], schedule.filled(shape[0]), inputs))
+        history = features.new_zeros((schedule.full[0], schedule.padded_columns(shape[0]), inputs))
         if isinstance(start, Tensor):
             days = start + torch.arange(len(history), device=features.device)
             held = features.index_select(0, days.clamp_min(0)).masked_fill_((days < 0)[:, None, None], 0.0)
@@ -190,7 +190,10 @@ class Convolutions(torch.autograd.Function):
         sums = [_zeros(layer) for layer in layers]
         for columns in block.chunks:
             above = gradient[:, :, columns]
-            more = (layers[-1].bias.shape[1] - above.shape[3], block.schedule.filled(above.shape[2]) - above.shape[2])
+            more = (
+                layers[-1].bias.shape[1] - above.shape[3],
+                block.schedule.padded_columns(above.shape[2]) - above.shape[2],
+            )
             above = pad(above, (0, more[0], 0, more[1])) if any(more) else above.contiguous()
             _add_gradients(sums, block, columns, places, layers, above)
         given = [
@@ -206,8 +209,8 @@ def _layers(weights: Sequence[Tensor]) -> list[Layer]:
         agents, inputs, outputs = weight.shape
         read = 1 if index in (0, last) else 2
         inputs //= read
-        more_inputs = (filled_outputs(inputs) if index else filled_inputs(inputs)) - inputs
-        more_outputs = filled_outputs(outputs) - outputs
+        more_inputs = (padded_outputs(inputs) if index else padded_inputs(inputs)) - inputs
+        more_outputs = padded_outputs(outputs) - outputs
         weight = weight.reshape(agents, read, inputs, outputs)
         if more_inputs or more_outputs:
             weight, bias = pad(weight, (0, more_outputs, 0, more_inputs)), pad(bias, (0, more_outputs))
@@ -383,7 +386,7 @@ class TcnEncoder:
         self, parameters: Parameters, first_day: FirstDay, schedule: Schedule, places: Tensor | None
     ) -> Tensor:
         columns, network = self._features.shape[1], self._config
-        column_bytes = SINGLE * schedule.full[0] * filled_outputs(network.channels)
+        column_bytes = SINGLE * schedule.full[0] * padded_outputs(network.channels)
         chunk = columns_at_once(network.column_chunk, columns, column_bytes, self._features.device.type)
         block = Block(self._features, first_day, schedule, chunk)
         embeddings: Tensor = Convolutions.apply(block, places, *(parameters[shape.name] for shape in self.shapes))  # type: ignore[no-untyped-call] # torch has no annotation here

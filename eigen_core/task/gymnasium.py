@@ -170,7 +170,7 @@ class GymnasiumTask(Task[Tensor, Tensor]):
         stretches = replay.stretches(slots, self._return_steps, self.episode_end)
         first = replay.pick(slots, "observation", "action")
         last = replay.pick(stretches.last, "next_observation", "terminal")
-        rewards = replay.pick(stretches.slots, "reward")["reward"] * stretches.taken
+        rewards = replay.pick(stretches.slots, "reward")["reward"] * stretches.mask
         if self._returned is not None:
             rewards = rewards * self._returned.mean_and_scale(self.state)[1]
         return Transitions(

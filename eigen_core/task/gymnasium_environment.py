@@ -93,7 +93,7 @@ def open_environment(config: Config) -> OpenedEnvironment:
         ) from error
     try:
         opened = _with_spaces(name, make, environment, settings.episode_steps or known_limit)
-        _require_played(opened, environment)
+        _require_playable(opened, environment)
     finally:
         environment.close()
     return opened
@@ -134,7 +134,7 @@ def _with_spaces(
     return OpenedEnvironment(name, make, facts, actions.shape or (), low, high, first_choice)
 
 
-def _require_played(opened: OpenedEnvironment, environment: Environment) -> None:
+def _require_playable(opened: OpenedEnvironment, environment: Environment) -> None:
     """Play one step, and raise InputError if `reset` or `step` breaks Gymnasium's interface.
 
     Gymnasium's own `check_env` asks for more than agents need, such as rendering, and only warns of other shapes.
@@ -206,12 +206,12 @@ def _one_line(error: Exception) -> str:
     return text if text.endswith((".", "?")) else f"{text}."
 
 
-Act = Callable[[NDArray[np.float32], int], tuple[NDArray[np.float32], NDArray[np.float32]]]
+ActionFunction = Callable[[NDArray[np.float32], int], tuple[NDArray[np.float32], NDArray[np.float32]]]
 """Takes observations and their step; returns actions and their stored form. Arrays are `[episodes, values]`."""
 
 
 @dataclass(frozen=True)
-class Episodes:
+class EpisodeArrays:
     """Episodes of unequal length, `[episodes, most steps, ...]`; values after an episode's end have no meaning.
 
     Attributes:
@@ -250,7 +250,7 @@ class EnvironmentPool:
         self._opened = opened
         self._environments: list[Environment] = []
 
-    def play(self, seeds: NDArray[np.int64], act: Act) -> Episodes:
+    def play(self, seeds: NDArray[np.int64], act: ActionFunction) -> EpisodeArrays:
         """Play one episode for each seed of a reset; FloatingPointError if an observation or reward is not finite."""
         opened, count = self._opened, len(seeds)
         while len(self._environments) < count:
@@ -281,7 +281,7 @@ class EnvironmentPool:
                 if terminal or truncated:
                     lengths[index], terminated[index] = step + 1, terminal
                     playing.remove(index)
-        return Episodes(observations, actions, rewards, lengths, terminated)
+        return EpisodeArrays(observations, actions, rewards, lengths, terminated)
 
 
 def _not_finite(opened: OpenedEnvironment, seed: int, step: int, reward: float, observed: object) -> str:

@@ -97,7 +97,7 @@ class Transitions(Generic[Observed]):
 
     Attributes:
         observations, next_observations: before the first step and after the last, in the task's own form.
-        actions: float32 `[agents, batch, ...]`, of the first step, as the policy stored them (`Played.stored`).
+        actions: float32 `[agents, batch, ...]`, of the first step, as the policy stored them (`SampledActions.stored`).
         rewards: float32 `[agents, batch, return steps]`; zeros after the last step.
         steps: int64 `[agents, batch]`, number of steps, at least 1.
         terminal: bool `[agents, batch]`, the episode ends with the last step.
@@ -165,7 +165,9 @@ class Task(Protocol[Observed, Encoded]):
         Raises:
             InputError: no run could be trained on it, or the task is not played on a panel, as by default.
         """
-        raise InputError(f"task {config.task} is not played on a panel: leave out --days, --columns and --assets.")
+        raise InputError(
+            f"task {config.task} is not played on a panel of prices: leave out --days, --columns and --assets."
+        )
 
     critic_layout: ParameterLayout
     actor_layout: ParameterLayout

@@ -25,7 +25,7 @@ from eigen_core.market.features import feature_functions, feature_names
 from eigen_core.market.panel import Panel, Splits, panel_of_prices
 from eigen_core.networks import AgentNetwork, AssetActions, Heads, MarketEmbedding, SquashedGaussian
 from eigen_core.networks.encoders import FirstDay, encoder_class
-from eigen_core.networks.layout import FEWEST_ROWS, Parameters, filled_outputs
+from eigen_core.networks.layout import FEWEST_ROWS, Parameters, padded_outputs
 from eigen_core.networks.population import agent_groups
 from eigen_core.task.interface import Rollout, Task, TaskData, Transitions
 from eigen_core.task.replay import Column, Replay
@@ -148,7 +148,7 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
             return max(SINGLE * batch * columns * network.channels, heads)
         train_days = len(self.panel.splits.train)
         block = min(batch_setting(config.learner, "block_days") or train_days, train_days)
-        column_bytes = SINGLE * (block + config.market.window - 1) * filled_outputs(network.channels)
+        column_bytes = SINGLE * (block + config.market.window - 1) * padded_outputs(network.channels)
         at_once = columns_at_once(network.column_chunk, columns, column_bytes, device.type)
         return max(column_bytes * max(at_once, -(-FEWEST_ROWS // min(block, batch))), heads)
 
@@ -282,7 +282,7 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
             observations=MarketObservation(days, portfolio, times[episode_steps], block),
             next_observations=MarketObservation(days + steps, next_portfolio, times[episode_steps + steps], block + 1),
             actions=first["action"].float(),
-            rewards=replay.pick(stretches.slots, "reward")["reward"] * stretches.taken,
+            rewards=replay.pick(stretches.slots, "reward")["reward"] * stretches.mask,
             steps=steps,
             terminal=replay.pick(last, EPISODE_END)[EPISODE_END],
         )

@@ -24,7 +24,7 @@ from eigen_core.trading.portfolio import Rebalancing, equal_weights_like, move_s
 
 
 @dataclass(frozen=True)
-class DecidedScores:
+class ScoreDecisions:
     """Decisions and the resulting scores.
 
     Attributes:
@@ -46,7 +46,7 @@ def decide_scores(
     noise: Tensor | None,
     *,
     ensemble: bool = False,
-) -> DecidedScores:
+) -> ScoreDecisions:
     """Let agents decide after a day.
 
     Args:
@@ -65,10 +65,10 @@ def decide_scores(
     wanted, speeds = actions.unbind(-1)
     if scores is None:
         speeds = torch.ones_like(speeds)
-    return DecidedScores(move_scores(before, wanted, speeds), observed, stored)
+    return ScoreDecisions(move_scores(before, wanted, speeds), observed, stored)
 
 
-def episode_scores(network: AgentNetwork, actor: Parameters, prepared: Tensor, noise: Tensor | None) -> DecidedScores:
+def episode_scores(network: AgentNetwork, actor: Parameters, prepared: Tensor, noise: Tensor | None) -> ScoreDecisions:
     """Let agents decide on all days of episodes; differentiable.
 
     `prepared` is float32 `[agents, episodes, days, assets, width]`; noise and result have another last dimension.
@@ -78,13 +78,13 @@ def episode_scores(network: AgentNetwork, actor: Parameters, prepared: Tensor, n
         played = policy.play(None if noise is None else noise.flatten(1, 2))
         actions, stored = (part.reshape(*prepared.shape[:-1], -1) for part in played)
         observed = torch.empty((*prepared.shape[:-1], 0), dtype=torch.float16, device=prepared.device)
-        return DecidedScores(smooth_scores(*actions.unbind(-1)), observed, stored)
-    days: list[DecidedScores] = []
+        return ScoreDecisions(smooth_scores(*actions.unbind(-1)), observed, stored)
+    days: list[ScoreDecisions] = []
     for day, of_day in enumerate(prepared.unbind(2)):
         before = days[-1].scores if days else None
         days.append(decide_scores(network, actor, of_day, before, None if noise is None else noise[:, :, day]))
     names = ("scores", "observed", "stored")
-    return DecidedScores(**{name: torch.stack([getattr(day, name) for day in days], dim=2) for name in names})
+    return ScoreDecisions(**{name: torch.stack([getattr(day, name) for day in days], dim=2) for name in names})
 
 
 class PortfolioTask(PanelTask):

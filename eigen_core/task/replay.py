@@ -26,17 +26,17 @@ class Stretches:
     """Consecutive transitions of an episode that start at each of some slots; `[*slots, steps]`.
 
     Attributes:
-        slots: int64; where `taken` is false, they have no meaning.
-        taken: bool, the transition is of the same episode as the first one, and was stored after it.
+        slots: int64; where `mask` is false, they have no meaning.
+        mask: bool, the transition is of the same episode as the first one, and was stored after it.
     """
 
     slots: Tensor
-    taken: Tensor
+    mask: Tensor
 
     @property
     def steps(self) -> Tensor:
         """Number of transitions of each, int64 `[*slots]`, at least one."""
-        return self.taken.sum(-1)
+        return self.mask.sum(-1)
 
     @property
     def last(self) -> Tensor:

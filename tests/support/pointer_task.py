@@ -86,7 +86,7 @@ class PointerTask(Task[Tensor, Tensor]):
     def transitions(self, replay: Replay, slots: Tensor, block: FirstDay) -> Transitions[Tensor]:  # noqa: ARG002
         rows, stretches = replay.pick(slots), replay.stretches(slots, self._heads.return_steps, self.episode_end)
         following = replay.pick((stretches.last + 1) % replay.size, "shown")["shown"]
-        rewards = replay.pick(stretches.slots, "reward")["reward"] * stretches.taken
+        rewards = replay.pick(stretches.slots, "reward")["reward"] * stretches.mask
         terminal = replay.pick(stretches.last, "terminal")["terminal"]
         return Transitions(rows["shown"], following, rows["action"], rewards, stretches.steps, terminal)
 

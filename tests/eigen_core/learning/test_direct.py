@@ -90,7 +90,7 @@ def test_a_task_without_such_an_account_is_refused(task: str) -> None:
     )
     data = TaskData(random_panel(config)) if task == "market" else open_data(config)
     for refused in (lambda: Sizes.of(config, data), lambda: start_training(config, data.content)):
-        with pytest.raises(InputError, match="use task portfolio, or another algorithm"):
+        with pytest.raises(InputError, match=r"use task portfolio, or another learner\.algorithm"):
             refused()
 
 

@@ -20,7 +20,7 @@ from torch.distributions import (
 
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.networks import Box, SquashedGaussian, market_actions
-from eigen_core.networks.actions import ExpectedOutcomes, follow_expected, margins
+from eigen_core.networks.actions import ExpectedOutcomes, margins, update_reserve
 from eigen_core.networks.policies import Categorical
 
 CPU = torch.device("cpu")
@@ -142,7 +142,7 @@ def test_mean_and_spread_follow_the_best_of_what_is_known() -> None:
     rewards = torch.randn((2, 50, 6, 3), generator=generator) * 0.3 + 0.2
     known = torch.rand((2, 50, 6), generator=generator) < 0.7
     for _ in range(200):
-        follow_expected(parameters, ExpectedOutcomes(rewards, torch.ones_like(rewards)), known)
+        update_reserve(parameters, ExpectedOutcomes(rewards, torch.ones_like(rewards)), known)
     for agent in range(2):
         best = rewards[agent].amax(-1)[known[agent]]
         spread = best.std(correction=0)
@@ -155,14 +155,14 @@ def test_mean_and_spread_follow_the_best_of_what_is_known() -> None:
 def test_what_has_a_margin_reaches_the_threshold_and_is_ranked_by_it(highest: float | None, rank: str) -> None:
     config = small_config(trading={"max_coefficient": highest, "rank": rank})
     actions = market_actions(config, CPU)
-    assert actions.taken is not None
+    assert actions.buy is not None
     margin, share = torch.tensor([-2.0, -0.5, 0.01, 0.4, 1.5]), torch.tensor([0.0, 0.5, 1.0, 0.5, 0.0])
-    coefficient, target, *own_rank = actions.box.actions(actions.taken(margin, share, None)).unbind(-1)
+    coefficient, target, *own_rank = actions.box.actions(actions.buy(margin, share, None)).unbind(-1)
     assert (coefficient >= config.trading.buy_threshold).tolist() == (margin > 0.0).tolist()
     assert all((order.diff() > 0.0).all() for order in (coefficient, *own_rank))
     low, high = config.trading.min_target, config.trading.max_target
     torch.testing.assert_close(target, low + share * (high - low), rtol=0.0, atol=0.001)
     held = torch.zeros(5, 4)
     held[4, 0] = 1.0
-    again = actions.box.actions(actions.taken(margin, share, held))[:, 2 if own_rank else 0]
+    again = actions.box.actions(actions.buy(margin, share, held))[:, 2 if own_rank else 0]
     assert again.argsort(descending=True)[:2].tolist() == [3, 2]

@@ -212,7 +212,7 @@ def test_a_stretch_goes_up_to_the_end_of_its_episode_and_to_the_newest_transitio
         expected = [number]
         while len(expected) < steps and not ends[expected[-1]] and expected[-1] + 1 < rows:
             expected.append(expected[-1] + 1)
-        assert followed[0, slot][stretches.taken[0, slot]].tolist() == expected
-        assert stretches.taken[0, slot, : len(expected)].all()
+        assert followed[0, slot][stretches.mask[0, slot]].tolist() == expected
+        assert stretches.mask[0, slot, : len(expected)].all()
         assert stretches.steps[0, slot] == len(expected)
         assert numbers[0, stretches.last[0, slot]] == expected[-1]
