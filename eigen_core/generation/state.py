@@ -159,7 +159,7 @@ def require_replay(state: TrainingState, ring: Ring, newest: GenerationRecord) -
     columns = state.task.columns
     saved = Replay.from_ring(ring, columns, torch.device("cpu"))
     same = tensors_sha256(saved.tensors()) == newest.replay_sha256
-    require(same, "replay", "is not the one that the history names")
+    require(same, "replay", "does not match its hash in history.json")
     return Replay.from_ring(ring, columns, state.device)
 
 
@@ -264,6 +264,7 @@ def _champion_facts(state: TrainingState, champion: Champion) -> JsonValue:
 
 
 def snapshot_form(state: TrainingState) -> SnapshotForm:
+    """Return the form that every snapshot of a run with this configuration and these data has."""
     episodes = state.config.population.size * state.config.evaluation.slices
     rows = range(episodes * state.task.min_episode_steps, episodes * state.task.episode_steps + 1)
     return SnapshotForm.of(
@@ -305,12 +306,12 @@ def restore(state: TrainingState, saved: Snapshot) -> None:
             if name.startswith(_CHAMPION_TASK)
         },
     )
-    size = config.population.size
-    require(len(newest.fitness) == size, "history.json", f"is not about {size} agents")
+    size, agents = config.population.size, len(newest.fitness)
+    require(agents == size, "history.json", f"describes {agents} agents, and population.size is {size}")
     bounds = {**state.learner.bounds(generation), **state.method.bounds}
     require_finite("population.safetensors", saved.tensors["population"], bounds)
     same = tensors_sha256({"weights": saved.tensors["population"]["weights"]}) == newest.weights_sha256
-    require(same, "population.safetensors", "does not hold the weights that the history names")
+    require(same, "population.safetensors", "holds weights that do not match their hash in history.json")
     if ring is None:
         raise UnfitSnapshotError("replay", "is missing")
     replay = require_replay(state, ring, newest)
@@ -333,7 +334,7 @@ def restore(state: TrainingState, saved: Snapshot) -> None:
 
 
 def require_same_data(state: TrainingState, document: JsonValue, generation: int) -> None:
-    """Raise the `InputError` of `restore` for other data early, from the `state` document of a snapshot.
+    """Raise `InputError` if a snapshot, of which only the document `state` is read yet, was taken on other data.
 
     A document of an unexpected form is not checked.
     """
@@ -347,8 +348,8 @@ def require_same_data(state: TrainingState, document: JsonValue, generation: int
 def _require_same_data(state: TrainingState, document: _StateDocument, generation: int) -> None:
     if document.panel != state.task.fingerprint:
         raise InputError(
-            f"generation {generation} was trained on other data: their hash was {document.panel[:12]}, that of these "
-            f"data is {state.task.fingerprint[:12]}. Use the data and feature functions that the run was started with, "
+            f"generation {generation} was trained on other data: their hash was {document.panel[:12]}, and these data "
+            f"have {state.task.fingerprint[:12]}. Use the data and feature functions that the run was started with, "
             "or start a new run."
         )
 
