@@ -107,14 +107,14 @@ def train_run(
     with computing_threads(config.threads), MemoryWatch(config, run.location, listeners) as watch:
         try:
             with watch.guard.exhaustion_reported():
-                return _Training(config, run, watch, listeners, run_phase, stop_requests).train()
+                return _Trainer(config, run, watch, listeners, run_phase, stop_requests).train()
         except MemoryGuardError as error:
             watch.report_abort(error)
             raise
 
 
 @dataclass(frozen=True)
-class _Training:
+class _Trainer:
     config: Config
     run: Run
     watch: MemoryWatch
@@ -305,7 +305,7 @@ class _Plots:
     If plots cannot be drawn, a warning is logged and the training continues.
     """
 
-    def __init__(self, run: _Training, training: Training) -> None:
+    def __init__(self, run: _Trainer, training: Training) -> None:
         self._run = run
         self._training = training
         self._generation = 0

@@ -47,7 +47,8 @@ def validation_slices(state: TrainingState) -> NDArray[np.int64]:
     return spread_starts(state.task.validation_starts, state.config.evaluation.validation_slices)
 
 
-def coming_episodes(state: TrainingState) -> Episodes:
+def next_episodes(state: TrainingState) -> Episodes:
+    """Return the episodes that the evaluate phase of the coming generation plays."""
     return Episodes(
         generation=state.generation + 1,
         first_agent=0,
@@ -64,7 +65,7 @@ def evaluate(state: TrainingState) -> EvaluationResult:
     if state.evaluated is not None:
         return state.evaluated
     state.task.state = state.task_state
-    episodes = coming_episodes(state)
+    episodes = next_episodes(state)
     played = state.executor.play(state.population, episodes)
     rows = played.training.transitions
     assert rows is not None
@@ -252,8 +253,8 @@ def hold_out(state: TrainingState) -> HoldoutResult | None:
     )
 
 
-COMPARED = 16
-"""Stored observations on which the actions of all agents are compared."""
+# Stored observations on which the actions of all agents are compared.
+_COMPARED = 16
 
 
 @torch.no_grad()
@@ -265,8 +266,8 @@ def policy_distance(state: TrainingState) -> float | None:
     """
     task, replay, config = state.task, state.replay, state.config
     task.state = state.learning_task_state
-    sampler = task.sampler(replay, COMPARED)
-    if sampler is None or replay.size < COMPARED:
+    sampler = task.sampler(replay, _COMPARED)
+    if sampler is None or replay.size < _COMPARED:
         return None
     generator = keyed_generator(config.seed, state.generation + 1, "evolve", "population", "observations")
     block = int(sampler.draw_blocks(generator, (1,))[0])

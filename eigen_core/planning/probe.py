@@ -30,7 +30,7 @@ from eigen_core.common.runtime import code_digest, default_cache_root, stop_with
 from eigen_core.common.text import size
 from eigen_core.config import Config
 from eigen_core.generation import EvaluationResult, TrainingState, evolve, start_training
-from eigen_core.generation.phases import coming_episodes
+from eigen_core.generation.phases import next_episodes
 from eigen_core.learning import Champion
 from eigen_core.machine import release_free_memory, tune_allocator
 from eigen_core.machine.allocation import is_exhaustion
@@ -237,7 +237,7 @@ class _Piece:
         state.task.state = state.task_state
 
         def play() -> Mapping[str, Tensor]:
-            rows = state.executor.play(population, coming_episodes(state).rows(group)).training.transitions
+            rows = state.executor.play(population, next_episodes(state).rows(group)).training.transitions
             assert rows is not None
             return rows
 

@@ -74,10 +74,12 @@ def connected(scheduler: str) -> Client:
 
 
 def key_of(run: str) -> str:
+    """Return a new key for work of a run, by which `workers_of` finds the run."""
     return f"{_KEY}:{run}:{uuid4().hex}"
 
 
 def worker_command(scheduler: str) -> str:
+    """Return the command that starts a worker of a scheduler on any machine."""
     # The run's own guard watches the memory.
     return f"dask worker {scheduler} --nthreads 1 --memory-limit 0"
 
@@ -123,6 +125,8 @@ def _runs_of(keys: Iterable[Any]) -> tuple[str, ...]:
 
 
 def unreachable(workers: Sequence[str]) -> list[str]:
+    """Return the addresses to which this machine cannot connect."""
+
     def is_unreachable(address: str) -> bool:
         try:
             socket.create_connection(get_address_host_port(address), _REACHING_SECONDS).close()
@@ -324,6 +328,7 @@ class RemoteError:
 
 
 def array_bytes(message: Any) -> int:  # noqa: ANN401 - any message
+    """Return the size of all arrays and tensors in a message, in bytes."""
     if isinstance(message, np.ndarray | Tensor):
         return int(message.nbytes)
     if isinstance(message, Mapping):

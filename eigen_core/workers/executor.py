@@ -97,9 +97,11 @@ class WorkerExecutor:
 
     @property
     def workers(self) -> tuple[str, ...]:
+        """Addresses of the workers that computed the last phase."""
         return tuple(self._workers)
 
     def addresses(self) -> list[str]:
+        """Return the addresses of all workers of the scheduler."""
         return self._client.addresses()
 
     def play(self, population: Population, episodes: Episodes) -> EpisodeResults:

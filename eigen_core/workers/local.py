@@ -96,6 +96,7 @@ class LocalWorkers:
 
     @property
     def processes(self) -> tuple[int, ...]:
+        """Ids of the processes."""
         return tuple(self._workers)
 
     @property
