@@ -35,8 +35,8 @@ from eigen_core.planning.run_plan import require_fit
 from eigen_core.reporting.drawing import Drawing, DrawingError
 from eigen_core.reporting.tables import in_words
 from eigen_core.task import TaskData, open_data
-from eigen_core.training.journals import remember_own_settings, work_recorded
-from eigen_core.training.listener import Listener, Training, outside_listeners
+from eigen_core.training.journals import goodput_recorded, remember_own_settings
+from eigen_core.training.listener import Listener, Training, active_listeners
 from eigen_core.training.runs import Run
 
 if TYPE_CHECKING:
@@ -102,11 +102,11 @@ def train_run(
         LeaseLostError: another process has taken the run over.
     """
     tune_allocator()
-    listeners = (*listeners, *outside_listeners())
+    listeners = (*listeners, *active_listeners())
     run = Run(config.checkpoint, name, machine_values(config.model_dump()))
     with computing_threads(config.threads), MemoryWatch(config, run.location, listeners) as watch:
         try:
-            with watch.guard.exhaustion_reported():
+            with watch.guard.out_of_memory_reported():
                 return _Trainer(config, run, watch, listeners, run_phase, stop_requests).train()
         except MemoryGuardError as error:
             watch.report_abort(error)
@@ -180,7 +180,7 @@ class _Trainer:
         written = None if newest is None else datetime.fromisoformat(newest.created)
         try:
             with (
-                work_recorded(session.location, written, (*self.stop_requests, KeyboardInterrupt)) as starts,
+                goodput_recorded(session.location, written, (*self.stop_requests, KeyboardInterrupt)) as starts,
                 _Plots(self, training) as plots,
             ):
                 self.send(lambda listener: listener.begun(training, starts))

@@ -14,7 +14,7 @@ from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.learning import LearningPlan, learner_class
 from eigen_core.learning.method import NOISE_FACTOR
-from eigen_core.machine.arithmetic import compute_reproducibly, is_problem_free
+from eigen_core.machine.arithmetic import compute_reproducibly, is_reproducible
 from eigen_core.machine.gpu import on_device
 from eigen_core.machine.performance import ThreadTrial, agents_at_once, playing_at_once
 from eigen_core.networks.population import Population, agent_groups
@@ -108,7 +108,7 @@ class LocalExecutor:
         self.heads = learner.heads(config)
         self.task = task_class(config)(config, content, device, self.heads)
         self.learner = learner(config, self.task)
-        is_tried = device.type == "cpu" and config.threads == 0 and is_problem_free(device, config.instructions)
+        is_tried = device.type == "cpu" and config.threads == 0 and is_reproducible(device, config.instructions)
         self._trial = ThreadTrial() if is_tried else None
         self.group_size = agents_at_once(config.population, self.task.block_bytes, device.type)
         self.playing_size = playing_at_once(config.population, self.task.play_bytes, device.type)

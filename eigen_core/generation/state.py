@@ -31,7 +31,7 @@ from eigen_core.common.records import (
 from eigen_core.config import Config
 from eigen_core.generation.executor import Executor, LocalExecutor
 from eigen_core.learning import Champion, MethodState, method_class
-from eigen_core.machine.arithmetic import arithmetic_of, warn_if_hardware_differs, warn_of_arithmetic
+from eigen_core.machine.arithmetic import arithmetic_of, warn_if_hardware_differs, warn_if_not_reproducible
 from eigen_core.networks.population import Population, initial_weights
 from eigen_core.task.replay import Replay
 
@@ -90,7 +90,7 @@ class TrainingState:
         self.heads, self.task, self.learner = computer.heads, computer.task, computer.learner
         self.executor: Executor = computer
         self.group_size, self.playing_size = computer.group_size, computer.playing_size
-        warn_of_arithmetic(self.device, config.instructions)
+        warn_if_not_reproducible(self.device, config.instructions)
         method = method_class(config.evolution)(config, self.task.critic_layout.size, self.learner.new_agents)
         self.method = method
         self.generation = 0

@@ -1,6 +1,6 @@
 """Memory limits and use of a run: limits, guard, reports; and threads, chunk sizes, profiles, GPUs and arithmetic."""
 
-from eigen_core.machine.allocation import SharedTensor, lazy_zeros, shared_probe, shared_zeros, shares_memory
+from eigen_core.machine.allocation import SharedTensor, lazy_zeros, shared_memory_check, shared_zeros, shares_memory
 from eigen_core.machine.limits import DeviceLimit, HostLimit, device_limit, host_limits
 from eigen_core.machine.memory_guard import MemoryGuard, MemoryGuardError
 from eigen_core.machine.memory_report import MemoryReport, install_report_signal, report_markdown, write_report
@@ -36,7 +36,7 @@ __all__ = [
     "release_free_memory",
     "report_markdown",
     "reset_peak",
-    "shared_probe",
+    "shared_memory_check",
     "shared_zeros",
     "shares_memory",
     "tune_allocator",

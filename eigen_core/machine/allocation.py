@@ -41,7 +41,7 @@ _MAP_NORESERVE = 0x4000 if sys.platform == "linux" else 0
 _device_cache = threading.RLock()
 
 
-def is_exhaustion(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that an allocation failed, on the host or on the device."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
@@ -161,7 +161,7 @@ def shared_zeros(shape: Sequence[int], dtype: torch.dtype) -> tuple[Tensor, Shar
     return tensor, where
 
 
-def shared_probe() -> tuple[Tensor, SharedTensor] | None:
+def shared_memory_check() -> tuple[Tensor, SharedTensor] | None:
     """Return memory by which others find out whether they can map memory of this process; None: they cannot."""
     if not shares_memory("cpu"):
         return None

@@ -89,14 +89,14 @@ def mkl_mode() -> str | None:
     return f"{branch},STRICT" if found & _MKL_STRICT else branch
 
 
-def warn_of_arithmetic(device: torch.device, instructions: Instructions) -> None:
+def warn_if_not_reproducible(device: torch.device, instructions: Instructions) -> None:
     """Log a warning if bits depend here on more than the configuration, such as groups and threads."""
     problem = _problem(device, instructions)
     if problem is not None:
         logger.warning(problem)
 
 
-def is_problem_free(device: torch.device, instructions: Instructions) -> bool:
+def is_reproducible(device: torch.device, instructions: Instructions) -> bool:
     """Whether bits depend here on the configuration alone, not on groups and threads."""
     return _problem(device, instructions) is None
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from eigen_core.common.errors import InputError
-from eigen_core.machine.allocation import device_cache_kept, is_exhaustion
+from eigen_core.machine.allocation import device_cache_kept, is_out_of_memory
 
 _Input = TypeVar("_Input")
 _Result = TypeVar("_Result")
@@ -41,7 +41,7 @@ class CapturedStep(Generic[_Input, _Result]):
     def __call__(self, given: _Input) -> _Result:
         """Return the result of the function; that of a graph is copied from its memory.
 
-        Raises `InputError` if it cannot be captured, and `RuntimeError` if an allocation failed (`is_exhaustion`).
+        Raises `InputError` if it cannot be captured, and `RuntimeError` if an allocation failed (`is_out_of_memory`).
         """
         if not self._captures:
             return self._function(given)
@@ -95,7 +95,7 @@ class _Graph:
             ):
                 self._result = function(self._held)
         except RuntimeError as error:
-            if is_exhaustion(error):
+            if is_out_of_memory(error):
                 raise
             raise InputError(
                 f"A step cannot be captured as a CUDA graph ({error}): set cuda_graphs to false, which changes no bit."

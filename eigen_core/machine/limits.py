@@ -61,7 +61,7 @@ class ControlGroup:
         except (OSError, ValueError) as error:
             raise InputError(
                 f"the memory limit of control group {self.name} cannot be read from {path} ({error}): set "
-                "memory.limit_gb to what the run may take."
+                "memory.limit_gb to the memory that the run may use (GB)."
             ) from error
         # -1 sets no limit in version 1.
         return None if value == -1 or value >= _UNLIMITED else value

@@ -14,7 +14,7 @@ from typing import Self
 
 from eigen_core.common.progress import checked_by
 from eigen_core.config.model import MemoryConfig
-from eigen_core.machine.allocation import empty_device_cache, is_exhaustion, keep_reserve
+from eigen_core.machine.allocation import empty_device_cache, is_out_of_memory, keep_reserve
 from eigen_core.machine.limits import DeviceLimit, HostLimit, Limit, Pressure
 from eigen_core.machine.memory_report import MemoryReport, Row, measured_parts
 from eigen_core.machine.usage import (
@@ -214,7 +214,7 @@ class MemoryGuard:
         try:
             self.check()
             self._admit(name)
-            with self.exhaustion_reported():
+            with self.out_of_memory_reported():
                 yield
             self.sample()
             self.check()
@@ -240,12 +240,12 @@ class MemoryGuard:
             self._ended.append(record)
 
     @contextmanager
-    def exhaustion_reported(self) -> Iterator[None]:
+    def out_of_memory_reported(self) -> Iterator[None]:
         """Turn an allocation that fails inside the block into a `MemoryGuardError`."""
         try:
             yield
         except (MemoryError, OSError, RuntimeError) as error:
-            if isinstance(error, MemoryGuardError) or not is_exhaustion(error):
+            if isinstance(error, MemoryGuardError) or not is_out_of_memory(error):
                 raise
             words = str(error).strip().partition("\n")[0][:200] or type(error).__name__
             raise self._error(f"an allocation failed ({words})") from error

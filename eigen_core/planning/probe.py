@@ -33,7 +33,7 @@ from eigen_core.generation import EvaluationResult, TrainingState, evolve, start
 from eigen_core.generation.phases import next_episodes
 from eigen_core.learning import Champion
 from eigen_core.machine import release_free_memory, tune_allocator
-from eigen_core.machine.allocation import is_exhaustion
+from eigen_core.machine.allocation import is_out_of_memory
 from eigen_core.machine.performance import computing_threads
 from eigen_core.machine.usage import SystemMeter, own_resident_bytes
 from eigen_core.networks.population import Population, agent_groups
@@ -355,7 +355,7 @@ def _main() -> None:
         with computing_threads(config.threads):
             measured = measure(config, data, process, enter)
     except (MemoryError, OSError, RuntimeError) as error:
-        if not is_exhaustion(error):
+        if not is_out_of_memory(error):
             raise
         os._exit(_OUT_OF_MEMORY)
     print(json.dumps({"measured": asdict(measured)}), file=said)

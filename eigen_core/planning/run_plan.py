@@ -1,4 +1,4 @@
-"""The plan of a run: what it takes of this machine's memory and disk, what would make it fit, and its refusal."""
+"""The plan of a run: the memory and disk that it needs, settings with which it fits this machine, and its refusal."""
 
 import logging
 import shutil
@@ -81,8 +81,8 @@ class Verdict:
         if self.at_least and not self.fits:
             missing = ": that is too little"
         taken = f"{'at least ' if self.at_least else ''}{size(self.peak_bytes)}"
-        where = "the disk" if self.phase is None else f"{self.where} memory at the peak, in phase {self.phase},"
-        return f"it takes {taken} of {where} and may take {Limit(self.limit_bytes, self.origin)}{missing}"
+        where = "the disk" if self.phase is None else f"{self.where} memory at the peak, in phase {self.phase}"
+        return f"it needs {taken} of {where}, and {size(self.limit_bytes)} are available ({self.origin}){missing}"
 
 
 @dataclass(frozen=True)
@@ -292,7 +292,7 @@ def plan_run(
 
 
 def _disk_room(settings: CheckpointConfig, run: str | None) -> Limit:
-    """Return the space that a run's files may take on this machine: what is free, and what they take already."""
+    """Return the space for a run's files on this machine: the free space, and the space of its present files."""
     folder = run_root(settings.store, settings.local)
     held = 0 if run is None else sum(_size_of(path) for path in (folder / run).rglob("*"))
     free = shutil.disk_usage(nearest_existing(folder)).free

@@ -215,7 +215,7 @@ def _own_store(store: str, local: str) -> LocalStore:
     return LocalStore(run_root(store, local) / ".own")
 
 
-SIGN_OF_LIFE = "alive"
+HEARTBEAT = "alive"
 """File in a run's folder that a training touches between its steps, and removes unless it is interrupted."""
 _TOUCH_SECONDS = 0.5
 
@@ -289,7 +289,7 @@ def goodput(starts: Sequence[Start], last_checkpoint: datetime | None) -> Goodpu
 
 
 @contextmanager
-def work_recorded(
+def goodput_recorded(
     location: RunLocation, last_checkpoint: datetime | None, stop_requests: tuple[type[BaseException], ...]
 ) -> Iterator[list[Start]]:
     """Record a start, and the time of the last training step until the block ends; yield all starts of the run.
@@ -297,24 +297,24 @@ def work_recorded(
     Exceptions other than `stop_requests` are interruptions, which the next start on this machine records. A start on
     another machine does not know the time of the interruption.
     """
-    sign = location.root / location.name / SIGN_OF_LIFE
-    starts = STARTS.append(location, _start(sign, STARTS.read(location), last_checkpoint))
-    sign.touch()
+    heartbeat = location.root / location.name / HEARTBEAT
+    starts = STARTS.append(location, _start(heartbeat, STARTS.read(location), last_checkpoint))
+    heartbeat.touch()
     try:
-        with checked_by(_touching(sign)):
+        with checked_by(_touching(heartbeat)):
             yield starts
     except stop_requests:
-        sign.unlink(missing_ok=True)
+        heartbeat.unlink(missing_ok=True)
         raise
     except BaseException:
         # The disk may have failed: the time of the last step remains.
         with suppress(OSError):
-            sign.touch()
+            heartbeat.touch()
         raise
-    sign.unlink(missing_ok=True)
+    heartbeat.unlink(missing_ok=True)
 
 
-def _start(sign: Path, starts: list[Start], last_checkpoint: datetime | None) -> Start:
+def _start(heartbeat: Path, starts: list[Start], last_checkpoint: datetime | None) -> Start:
     now = datetime.now(UTC)
     own = datetime.fromtimestamp(psutil.Process().create_time(), UTC)
     if not starts:
@@ -322,21 +322,21 @@ def _start(sign: Path, starts: list[Start], last_checkpoint: datetime | None) ->
     before = starts[-1].moment
     kept = 0.0 if last_checkpoint is None else _between(before, last_checkpoint)
     try:
-        interrupted = datetime.fromtimestamp(sign.stat().st_mtime, UTC)
+        interrupted = datetime.fromtimestamp(heartbeat.stat().st_mtime, UTC)
     except FileNotFoundError:
         return Start(moment=now, waited_seconds=_between(own, now), kept_seconds=kept)
     lost = max(_between(before, interrupted) - kept, 0.0)
     return Start(moment=now, waited_seconds=_between(interrupted, now), kept_seconds=kept, lost_seconds=lost)
 
 
-def _touching(sign: Path) -> Callable[[], None]:
+def _touching(heartbeat: Path) -> Callable[[], None]:
     touched = time.monotonic()
 
     def touch() -> None:
         nonlocal touched
         if time.monotonic() - touched >= _TOUCH_SECONDS:
             touched = time.monotonic()
-            sign.touch()
+            heartbeat.touch()
 
     return touch
 

@@ -74,19 +74,19 @@ class Listener:
         """The memory guard has aborted the training, or SIGUSR1 came; then another thread calls this, at any time."""
 
 
-_outside: ContextVar[tuple[Listener, ...]] = ContextVar("eigen_listeners", default=())
+_active: ContextVar[tuple[Listener, ...]] = ContextVar("eigen_listeners", default=())
 
 
 @contextmanager
 def observed_by(listener: Listener) -> Iterator[None]:
     """Send the events of every training inside the block, and the steps of its loops, to `listener`."""
-    token = _outside.set((listener,))
+    token = _active.set((listener,))
     try:
         with progress_to(listener):
             yield
     finally:
-        _outside.reset(token)
+        _active.reset(token)
 
 
-def outside_listeners() -> tuple[Listener, ...]:
-    return _outside.get()
+def active_listeners() -> tuple[Listener, ...]:
+    return _active.get()

@@ -188,7 +188,7 @@ class Run:
         """
         config = self.config
         named = [dict(self._own or {}).get("task"), os.environ.get(TASK_VARIABLE)]
-        require_named(config.task, f"Run '{self.name}' plays", named)
+        require_trusted_task(config.task, f"Run '{self.name}' plays", named)
         self._say_left_out()
         before = own_path(config.market.data)
         given = data or (before and os.environ.get("EIGEN_DATA"))
@@ -394,7 +394,7 @@ def require_same_definition(what: str, begun: Config, now: Config, options: Sequ
         )
 
 
-def require_named(task: str, who: str, named: Sequence[str | None]) -> None:
+def require_trusted_task(task: str, who: str, named: Sequence[str | None]) -> None:
     """Raise `InputError` for a task that imports a module, unless this machine itself names it.
 
     `who` begins the sentence, for example `Run 'long' plays`; `named` are the tasks that this machine names.

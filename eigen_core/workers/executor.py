@@ -19,7 +19,7 @@ from eigen_core.config import Config
 from eigen_core.generation.executor import EpisodeResults, Episodes
 from eigen_core.generation.state import resolve_device
 from eigen_core.learning import LearningPlan
-from eigen_core.machine import shared_probe, shares_memory
+from eigen_core.machine import shared_memory_check, shares_memory
 from eigen_core.machine.arithmetic import arithmetic_of
 from eigen_core.networks.population import Population
 from eigen_core.task.replay import Replay
@@ -69,7 +69,7 @@ class WorkerExecutor:
         self._run, self._content = run, content
         self._arguments = config.model_dump(mode="json"), fingerprint, CODE
         self._device = resolve_device(config.device)
-        self._probe = shared_probe() if shares_memory(self._device.type) else None
+        self._probe = shared_memory_check() if shares_memory(self._device.type) else None
         self._before_phase = before_phase
         self._generation = 0
         self._workers: dict[str, Worker] = {}

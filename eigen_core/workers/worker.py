@@ -20,7 +20,7 @@ from eigen_core.config.loading import config_from_values
 from eigen_core.generation.executor import EpisodeResults, Episodes, LocalExecutor
 from eigen_core.generation.state import resolve_device
 from eigen_core.learning import LearningPlan
-from eigen_core.machine import MemoryGuard, SharedTensor, device_limit, host_limits, shared_probe, tune_allocator
+from eigen_core.machine import MemoryGuard, SharedTensor, device_limit, host_limits, shared_memory_check, tune_allocator
 from eigen_core.machine.arithmetic import arithmetic_of
 from eigen_core.networks.population import Population, agent_groups
 from eigen_core.task import open_data
@@ -96,7 +96,7 @@ class WorkerAgents:
         self._config = config_from_values(self._values)
         self._device = resolve_device(self._config.device)
         self._mapped: Mapping[str, SharedTensor] = {}
-        self._shares = shared_probe() is not None
+        self._shares = shared_memory_check() is not None
         memory = self._config.memory
         self._guard = MemoryGuard(host_limits(memory), memory, device_limit=device_limit(self._device))
         if content is None:

@@ -189,13 +189,13 @@ def refused_with_its_plan(config: "Config", console: Console) -> Iterator[None]:
         yield
     except Exception as error:
         # Imported here because they need torch.
-        from eigen_core.machine.allocation import is_exhaustion
+        from eigen_core.machine.allocation import is_out_of_memory
         from eigen_core.planning.run_plan import RunTooLargeError
 
         if isinstance(error, RunTooLargeError):
             print_plan(console, config, error.run_plan)
             raise StoppedByMemory(str(error)) from error
-        if is_exhaustion(error):
+        if is_out_of_memory(error):
             raise StoppedByMemory(f"There is not enough memory to prepare the run. {MEMORY_ADVICE}") from error
         raise
 

@@ -29,7 +29,7 @@ from eigen_core.planning.run_plan import RunTooLargeError
 from eigen_core.reporting.trackers import TrackerListener
 from eigen_core.run import train_run
 from eigen_core.training import journals
-from eigen_core.training.runs import Run, require_named, require_store, runs_in
+from eigen_core.training.runs import Run, require_store, require_trusted_task, runs_in
 from flows.server import flow_runs
 from flows.server.artifacts import Reporter, retry_once, server_is_there
 from flows.server.pages import RunPages
@@ -190,7 +190,7 @@ def with_own_settings(config: Config, run: str | None) -> Config:
         return _with_store_of_environment(config)
     launched = {} if run is None else _launch_settings(run)
     _require_parameters_of_a_run(config)
-    require_named(config.task, "This flow run plays", [launched.get("task"), os.environ.get(TASK_VARIABLE)])
+    require_trusted_task(config.task, "This flow run plays", [launched.get("task"), os.environ.get(TASK_VARIABLE)])
     return _of_this_machine(config, launched)
 
 

@@ -34,11 +34,11 @@ def product():
 """
 REPORT = """
 from eigen_core.common.runtime import use_instructions
-from eigen_core.machine.arithmetic import arithmetic_of, is_batch_invariant, warn_of_arithmetic
+from eigen_core.machine.arithmetic import arithmetic_of, is_batch_invariant, warn_if_not_reproducible
 device = torch.device("cpu")
 use_instructions(INSTRUCTIONS)
 product()
-warn_of_arithmetic(device, INSTRUCTIONS)
+warn_if_not_reproducible(device, INSTRUCTIONS)
 print(arithmetic_of(device).instructions, arithmetic_of(device).blas, is_batch_invariant(device), sep="; ")
 """
 

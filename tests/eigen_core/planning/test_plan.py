@@ -218,7 +218,8 @@ def test_a_run_takes_the_planned_room(tmp_path: Path, keep_last: int, keep_every
 def test_uploads_are_counted_where_the_store_is_elsewhere() -> None:
     away = CONFIG.checkpoint.model_copy(update={"store": "gs://bucket/runs"})
     once = CONFIG.reporting.model_copy(update={"plot_every": 0})
-    here, there = (planned(generations=60, reporting=once, **one).disk for one in ({}, {"checkpoint": away}))
+    stores = CONFIG.checkpoint, away
+    here, there = (planned(generations=60, reporting=once, checkpoint=store).disk for store in stores)
     assert (here.upload_bytes, here.local_bytes) == (0, 0)
     assert there.checkpoint_bytes == here.checkpoint_bytes
     # The plots come last.

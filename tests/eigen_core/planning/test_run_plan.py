@@ -196,7 +196,7 @@ def test_a_training_is_measured_only_where_that_may_decide_and_once(probes: list
     roomy, tight, small = (load_config("quickstart", [*SETTINGS, f"memory.limit_gb={size}"]) for size in (20, 3, 0.4))
     with pytest.raises(RunTooLargeError):
         require_fit(small, DATA)
-    assert "it takes at least" in require_fit(roomy, DATA).sentence()
+    assert "it needs at least" in require_fit(roomy, DATA).sentence()
     assert probes == []
     assert "at least" not in require_fit(tight, DATA).sentence()
     assert require_fit(tight, DATA).measured == require_fit(roomy, DATA).measured == MEASURED
@@ -215,7 +215,7 @@ def test_a_probe_that_fails_refuses_a_run_only_where_it_ran_out_of_memory(
     if not out_of_memory:
         assert require_fit(config, DATA).fits
         return
-    with pytest.raises(RunTooLargeError, match=r"takes at least 2\.79 GB of host memory at the peak, in phase train"):
+    with pytest.raises(RunTooLargeError, match=r"needs at least 2\.79 GB of host memory at the peak, in phase train"):
         require_fit(config, DATA)
 
 
@@ -227,7 +227,7 @@ def test_a_run_for_which_the_disk_has_no_room_is_refused_until_it_has_what_it_wr
     usage = SimpleNamespace(total=100 * most, used=0, free=most - 1)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     with pytest.raises(
-        RunTooLargeError, match=rf"of the disk and may take .* free at {tmp_path}\): .* are missing\. Free some"
+        RunTooLargeError, match=rf"of the disk, and .* free at {tmp_path}\): .* are missing\. Free some"
     ):
         require_fit(config, DATA, "mine")
     (tmp_path / "mine" / "blobs").mkdir(parents=True)

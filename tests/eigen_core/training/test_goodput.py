@@ -51,19 +51,19 @@ def test_useful_lost_and_waiting_add_up() -> None:
 
 
 def interrupted_at(location: RunLocation, moment: datetime) -> None:
-    sign = location.root / location.name / journals.SIGN_OF_LIFE
-    os.utime(sign, (moment.timestamp(), moment.timestamp()))
+    heartbeat = location.root / location.name / journals.HEARTBEAT
+    os.utime(heartbeat, (moment.timestamp(), moment.timestamp()))
 
 
 @pytest.mark.parametrize("checkpoint", [None, 4.0])
 def test_an_interruption_is_known_by_the_last_sign_of_life(location: RunLocation, checkpoint: float | None) -> None:
-    with pytest.raises(MemoryError), journals.work_recorded(location, None, (AskedToEndError,)):
+    with pytest.raises(MemoryError), journals.goodput_recorded(location, None, (AskedToEndError,)):
         raise MemoryError
     [first] = journals.STARTS.read(location)
     moment = first.moment + timedelta(minutes=10)
     interrupted_at(location, moment)
     written = None if checkpoint is None else first.moment + timedelta(minutes=checkpoint)
-    with journals.work_recorded(location, written, (AskedToEndError,)) as starts:
+    with journals.goodput_recorded(location, written, (AskedToEndError,)) as starts:
         assert starts == journals.STARTS.read(location)
     second = starts[1]
     assert second.kept_seconds == pytest.approx(60 * (checkpoint or 0.0))
@@ -75,14 +75,14 @@ def test_what_failed_is_said_where_its_time_cannot_be_kept(location: RunLocation
         shutil.rmtree(location.root / location.name)
         raise MemoryError
 
-    with pytest.raises(MemoryError), journals.work_recorded(location, None, (AskedToEndError,)):
+    with pytest.raises(MemoryError), journals.goodput_recorded(location, None, (AskedToEndError,)):
         lose_the_disk()
 
 
 def test_who_is_asked_to_end_is_not_interrupted(location: RunLocation) -> None:
-    with pytest.raises(AskedToEndError), journals.work_recorded(location, None, (AskedToEndError,)):
+    with pytest.raises(AskedToEndError), journals.goodput_recorded(location, None, (AskedToEndError,)):
         raise AskedToEndError
-    with journals.work_recorded(location, None, (AskedToEndError,)) as starts:
+    with journals.goodput_recorded(location, None, (AskedToEndError,)) as starts:
         pass
     process = datetime.fromtimestamp(psutil.Process().create_time(), UTC)
     for start in starts:
@@ -92,22 +92,22 @@ def test_who_is_asked_to_end_is_not_interrupted(location: RunLocation) -> None:
 
 def test_every_step_of_a_loop_is_a_sign_of_life(location: RunLocation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(eigen_core.training.journals, "_TOUCH_SECONDS", 0.0)
-    sign = location.root / location.name / journals.SIGN_OF_LIFE
-    with journals.work_recorded(location, None, (AskedToEndError,)):
+    heartbeat = location.root / location.name / journals.HEARTBEAT
+    with journals.goodput_recorded(location, None, (AskedToEndError,)):
         interrupted_at(location, at(0))
         report_progress("train", 1, 2)
-        assert sign.stat().st_mtime > at(0).timestamp()
-    assert not sign.exists()
+        assert heartbeat.stat().st_mtime > at(0).timestamp()
+    assert not heartbeat.exists()
 
 
 @pytest.mark.usefixtures("prefect_api")
 @pytest.mark.thorough
 def test_a_run_that_was_interrupted_shows_what_it_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config, ended = small_flow_config(tmp_path, generations=2), list[bool]()
-    sign = tmp_path / "run" / journals.SIGN_OF_LIFE
+    heartbeat = tmp_path / "run" / journals.HEARTBEAT
     with monkeypatch.context() as patch:
         # Waiting for a store is no work that an interruption could lose.
-        patch.setattr(RunSession, "uploads", lambda _: ended.append(not sign.exists()))
+        patch.setattr(RunSession, "uploads", lambda _: ended.append(not heartbeat.exists()))
         assert train_flow(config, "run", return_state=True).is_completed()
     assert ended[-1]
     untouched = status_of(str(tmp_path), "run").goodput
@@ -129,7 +129,7 @@ def test_a_run_that_was_interrupted_shows_what_it_cost(tmp_path: Path, monkeypat
     assert status.goodput.interruptions == 1
     assert status.goodput.lost_seconds > 0
     assert 0 < status.goodput.share < 1
-    assert not sign.exists()
+    assert not heartbeat.exists()
 
 
 @pytest.mark.parametrize("content", [b"{}", b"[]", b"not json"])

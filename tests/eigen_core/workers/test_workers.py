@@ -56,7 +56,7 @@ def test_workers_compute_the_same_bits(config: Config, workers: LocalWorkers) ->
 
 def reach_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = SharedTensor("/proc/0/fd/0", "", (1,), torch.uint8)
-    monkeypatch.setattr("eigen_core.workers.executor.shared_probe", lambda: (torch.zeros(1), nothing))
+    monkeypatch.setattr("eigen_core.workers.executor.shared_memory_check", lambda: (torch.zeros(1), nothing))
 
 
 @pytest.mark.skipif(not shares_memory("cpu"), reason="another system")

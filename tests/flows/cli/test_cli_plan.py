@@ -90,7 +90,7 @@ def test_the_time_of_a_generation_is_estimated_of_what_fits_alone(monkeypatch: p
         " a generation ",
     ):
         assert said in shown
-    assert shown.splitlines()[-1].startswith("The run fits: it takes ")
+    assert shown.splitlines()[-1].startswith("The run fits: it needs ")
     assert "not estimated: the run does not fit" in eigen("plan", *small, *TOO_LITTLE).stdout
 
 
@@ -109,7 +109,7 @@ def test_a_training_that_does_not_fit_is_refused_with_its_plan_and_leaves_nothin
     large = ["--run", "large", "--generations", "5000", "--set", "replay.capacity=60000000"]
     ended = eigen("train", *large, *ENOUGH, code=3)
     assert "\n population " in ended.stdout
-    assert ended.stderr.startswith("eigen: The run does not fit: it takes ")
+    assert ended.stderr.startswith("eigen: The run does not fit: it needs ")
     assert ended.stderr.count("\n") == 1
     assert list(folder.iterdir()) == []
 
