@@ -91,6 +91,8 @@ class UnfitSnapshotError(InputError):
 
 
 class DamagedGenerationError(InputError):
+    """A generation cannot be read, or none of a run; `damages` are the reasons."""
+
     def __init__(self, message: str, damages: list[Damage]) -> None:
         super().__init__(message)
         self.damages = damages

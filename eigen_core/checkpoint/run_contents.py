@@ -589,6 +589,7 @@ def newest_of(contents: Iterable[RunContents]) -> Iterator[tuple[RunContents, Ma
 
 
 def list_runs(store: Store) -> list[str]:
+    """Return the names of a store's runs, sorted."""
     return [name for name in store.folders("") if RunContents(store, name).exists()]
 
 

@@ -409,6 +409,7 @@ def gcs_location(store: str) -> GcsLocation | None:
 
 
 def store_folder(store: str) -> Path:
+    """Return the absolute folder at a path or `file://` URL; `InputError` if it is neither."""
     if not store or "\0" in store:
         raise InputError("The store's path is empty or has a zero byte: give a folder, such as 'runs'.")
     if _SCHEME_WITHOUT_SLASHES.match(store):
