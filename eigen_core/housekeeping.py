@@ -9,7 +9,7 @@ from pathlib import Path
 
 from eigen_core.checkpoint.export import read_champion, write_champion
 from eigen_core.checkpoint.integrity import CONFIG_NAME, Damage
-from eigen_core.checkpoint.locks import RunLockedError
+from eigen_core.checkpoint.locks import InUseError
 from eigen_core.checkpoint.manifest import Manifest
 from eigen_core.checkpoint.run_contents import CleanReport, RunContents, RunLocation, no_such_run
 from eigen_core.checkpoint.run_directory import RunDirectory
@@ -93,7 +93,7 @@ def _clean_run(run: Run, grace_seconds: float, *, dry_run: bool) -> CleanedRun:
         confirm = None
         if dry_run:
             if run.is_running():
-                raise RunLockedError(f"Run '{run.name}' is in use by another process: wait until it ends, or stop it.")
+                raise InUseError(f"Run '{run.name}' is in use by another process: wait until it ends, or stop it.")
         else:
             # These keep other processes from writing to the run.
             if local.exists():

@@ -55,8 +55,8 @@ _Document = TypeVar("_Document", bound=BaseModel)
 _held_here: set[str] = set()
 
 
-class RunLockedError(InputError):
-    """Another process is writing to the run."""
+class InUseError(InputError):
+    """Another process holds the lock or the lease. The message names it."""
 
 
 class ProcessIdentity(BaseModel):
@@ -154,11 +154,11 @@ class FileLock:
         return True
 
     def require(self, what: str) -> None:
-        """Take the lock; `RunLockedError` says that `what`, such as "Run 'mine'", is in use, and by which process."""
+        """Take the lock; `InUseError` says that `what`, such as "Run 'mine'", is in use, and by which process."""
         with explained("lock", self._path, ANOTHER_STORE):
             if not self.acquire():
                 holder = self.holder() or "another process"
-                raise RunLockedError(f"{what} is in use by {holder}: wait until it ends, or stop it.")
+                raise InUseError(f"{what} is in use by {holder}: wait until it ends, or stop it.")
 
     def release(self) -> None:
         if self._descriptor is not None:
@@ -233,10 +233,6 @@ def _status(pid: int) -> tuple[str, int] | None:
         return fields[_STATE], int(fields[_STARTED])
     except (OSError, ValueError, IndexError):
         return None
-
-
-class LeaseHeldError(InputError):
-    """Another process holds the lease."""
 
 
 class LeaseLostError(Exception):
@@ -317,7 +313,7 @@ class Lease:
     ) -> Self:
         """Take the lease on a run, which expires when it is not renewed for `lease_seconds`.
 
-        `LeaseHeldError` if another process holds it. `last_epoch` is the highest epoch in the run's manifests.
+        `InUseError` if another process holds it. `last_epoch` is the highest epoch in the run's manifests.
         `holder_has_ended`: any other holder has certainly ended, since this process holds the run's lock.
         """
         record = _LeaseRecord(token=uuid.uuid4().hex, owner=this_process(), lease_seconds=lease_seconds)
@@ -325,7 +321,7 @@ class Lease:
             state = lease_state(store, run, holder_has_ended=holder_has_ended)
             if state is not None and state.live:
                 left = max(1, math.ceil(state.lease_seconds - state.age_seconds))
-                raise LeaseHeldError(
+                raise InUseError(
                     f"Run '{run}' in {store.url} is in use by {state.owner or 'another process'}, lease renewed "
                     f"{state.age_seconds:.0f} s ago: wait until it ends or stop it. If it was killed, the run can be "
                     f"resumed from here in {left} s."

@@ -99,7 +99,7 @@ class RunDirectory:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep all other processes from writing (`RunLockedError`), and remove unfinished files of a killed one."""
+        """Keep all other processes from writing (`InUseError`), and remove unfinished files of a killed one."""
         self._lock.require(f"Run '{self.name}'")
         try:
             with explained("clear leftovers from", self.path, ANOTHER_STORE):
@@ -126,7 +126,7 @@ class RunDirectory:
 
         Raises:
             InputError: the folder cannot be written to (no space, no permission, ...).
-            RunLockedError: another process is writing to the run.
+            InUseError: another process is writing to the run.
             ValueError: a tensor's type or a document cannot be stored.
         """
         saving = f"save generation {snapshot.generation} in"

@@ -14,7 +14,7 @@ from prefect.exceptions import Pause, TerminationSignal
 from prefect.logging import get_run_logger
 from prefect.states import Cancelled, Completed, Failed
 
-from eigen_core.checkpoint.locks import LeaseHeldError, RunLockedError
+from eigen_core.checkpoint.locks import InUseError
 from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.checkpoint.store import StoreUnavailableError, store_from_environment
 from eigen_core.common.errors import InputError
@@ -72,7 +72,7 @@ class ChosenRun:
         journals.count_attempt(self.location, Run(self.config.checkpoint, self.name).generation + 1)
         try:
             yield
-        except (*STOP_REQUESTS, RunLockedError, LeaseHeldError, StoreUnavailableError):
+        except (*STOP_REQUESTS, InUseError, StoreUnavailableError):
             # A stop, another process that trains the run, or an unavailable store says nothing about the run.
             journals.withdraw_attempt(self.location)
             raise
@@ -233,7 +233,7 @@ def train_flow_run(config: Config, run: str | None, *, resume: bool) -> State[No
     try:
         chosen = choose_run(with_own_settings(config, run), run, resume=resume)
         ended = _train(chosen) if isinstance(chosen, ChosenRun) else chosen
-    except (RunLockedError, LeaseHeldError) as error:
+    except InUseError as error:
         return Completed(name=flow_runs.RUNNING_NAME, message=str(error))
     except Pause:
         _keep_stop(chosen)

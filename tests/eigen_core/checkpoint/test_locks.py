@@ -25,11 +25,10 @@ from upload_cases import FORK, locked_by_another_process
 from eigen_core.checkpoint import locks
 from eigen_core.checkpoint.locks import (
     FileLock,
+    InUseError,
     Lease,
-    LeaseHeldError,
     LeaseLostError,
     ProcessIdentity,
-    RunLockedError,
     is_live,
     lease_state,
     this_process,
@@ -66,10 +65,10 @@ def test_a_silent_holder_elsewhere_is_named_and_loses_the_lease_after_its_own_ti
     silent = held_elsewhere()
     store.pass_time(30)
     named = r"process 7 on elsewhere, lease renewed 30 s ago.*resumed from here in 60 s"
-    with pytest.raises(LeaseHeldError, match=named):
+    with pytest.raises(InUseError, match=named):
         Lease.acquire(store, "run", 10.0, clock=clock)
     store.pass_time(59.9)
-    with pytest.raises(LeaseHeldError):
+    with pytest.raises(InUseError):
         Lease.acquire(store, "run", 10.0, clock=clock)
     store.pass_time(0.2)
     assert Lease.acquire(store, "run", 10.0, clock=clock).epoch == 2
@@ -86,7 +85,7 @@ def test_beats_keep_the_lease_by_the_stores_clock_however_wrong_ours_are(
         store.pass_time(80)
         beating.renew()
     store.pass_time(80)
-    with pytest.raises(LeaseHeldError, match="lease renewed 80 s ago"):
+    with pytest.raises(InUseError, match="lease renewed 80 s ago"):
         Lease.acquire(store, "run", 90.0, clock=Clock())
     beating.check()
 
@@ -108,7 +107,7 @@ def test_a_lease_that_this_process_could_not_give_back_is_free_for_it_at_once(
     store: MemoryStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     lease = Lease.acquire(store, "run", 90.0)
-    with pytest.raises(LeaseHeldError):
+    with pytest.raises(InUseError):
         Lease.acquire(store, "run", 90.0)
     store.away = True
     lease.release()
@@ -169,7 +168,7 @@ def test_of_two_who_decide_at_the_same_time_the_slower_is_turned_away(store: Mem
             others.append(Lease.acquire(store, "run", 90.0))
 
     store.before = overtake
-    with pytest.raises(LeaseHeldError):
+    with pytest.raises(InUseError):
         Lease.acquire(store, "run", 90.0)
     (other,) = others
     assert other.epoch == holders
@@ -188,7 +187,7 @@ def test_old_records_are_cleared_away_and_the_newest_stay(store: MemoryStore) ->
 def test_a_damaged_record_lapses_by_its_age(store: MemoryStore, content: bytes) -> None:
     store.create("run/lease/000003", content)
     store.pass_time(89)
-    with pytest.raises(LeaseHeldError, match="another process"):
+    with pytest.raises(InUseError, match="another process"):
         Lease.acquire(store, "run", 10.0)
     store.pass_time(2)
     assert Lease.acquire(store, "run", 10.0).epoch == 4
@@ -283,9 +282,9 @@ def test_a_second_process_may_read_and_nothing_more_until_the_first_is_killed(tm
     with locked_by_another_process(tmp_path) as child:
         assert is_locked(run)
         message = re.escape(f"Run 'run' is in use by process {child} on ")
-        with pytest.raises(RunLockedError, match=message), run.lock():
+        with pytest.raises(InUseError, match=message), run.lock():
             pytest.fail("two processes hold the lock")
-        with pytest.raises(RunLockedError, match=message):
+        with pytest.raises(InUseError, match=message):
             run.save(sample(2))
         assert run.contents.verify() == []
         assert newest_of(run).snapshot.generation == 1

@@ -11,7 +11,7 @@ from gcs_emulator import GcsEmulator
 from upload_cases import in_another_process, whole_generations
 
 from eigen_core.checkpoint.integrity import LIST_NAME
-from eigen_core.checkpoint.locks import Lease, LeaseHeldError, LeaseLostError, RunLockedError
+from eigen_core.checkpoint.locks import InUseError, Lease, LeaseLostError
 from eigen_core.checkpoint.run_contents import RunContents, RunLocation
 from eigen_core.checkpoint.session import RunSession, create_run, open_session
 from eigen_core.checkpoint.store import StoreUnavailableError
@@ -236,11 +236,11 @@ def test_of_two_processes_the_second_is_refused_until_the_first_is_gone(gcs_buck
     location = begin(settings)
     other = settings_of(gcs_bucket, tmp_path / "other")
     with in_another_process(_hold, settings) as (pid, _):
-        with pytest.raises(LeaseHeldError) as refused, open_session(other, RUN):
+        with pytest.raises(InUseError) as refused, open_session(other, RUN):
             pass
         assert f"Run '{RUN}' in {gcs_bucket} is in use by process {pid} on " in str(refused.value)
         assert "wait until it ends or stop it" in str(refused.value)
-        with pytest.raises(RunLockedError, match=f"in use by process {pid}"), open_session(settings, RUN):
+        with pytest.raises(InUseError, match=f"in use by process {pid}"), open_session(settings, RUN):
             pass
         assert whole_generations(location.stored) == [1]
     # Its end is certain: no process has to wait until its lease lapses.
