@@ -308,32 +308,29 @@ class _Plots:
     def __init__(self, run: _Trainer, training: Training) -> None:
         self._run = run
         self._training = training
-        self._generation = 0
         self._drawing: Drawing | None = None
-        self._next: Drawing | None = None
+        # After which the drawn plots are; None: the process waits for it.
+        self._generation: int | None = None
 
     def __enter__(self) -> "_Plots":
         return self
 
     def __exit__(self, *error: object) -> None:
-        for drawing in (self._drawing, self._next):
-            if drawing is not None:
-                drawing.stop()
+        if self._drawing is not None:
+            self._drawing.stop()
 
     def prepare(self, generation: int) -> None:
         """Save the previous plots, and start the process that will draw those of `generation`."""
         self.keep()
         try:
-            self._next = Drawing()
+            self._drawing = Drawing()
         except OSError as error:
             _warn_of_plots(generation, error)
 
     def begin(self, generation: int) -> None:
-        if self._next is None:
-            return
-        self._drawing, self._next, self._generation = self._next, None, generation
-        state = self._training.state
-        self._drawing.begin(state.history, state.telemetry, state.learner.curves)
+        if self._drawing is not None:
+            self._generation, state = generation, self._training.state
+            self._drawing.begin(state.history, state.telemetry, state.learner.curves)
 
     def keep_if_drawn(self) -> None:
         if self._drawing is not None and self._drawing.is_done():
@@ -342,7 +339,7 @@ class _Plots:
     def keep(self) -> None:
         """Wait for the plots that are being drawn, if any, and save them in the run."""
         drawing, generation, session = self._drawing, self._generation, self._training.session
-        if drawing is None:
+        if drawing is None or generation is None:
             return
         paths: list[Path] = []
 
@@ -360,7 +357,7 @@ class _Plots:
             self._run.send(lambda listener: listener.plotted(generation, paths))
         finally:
             drawing.stop()
-            self._drawing = None
+            self._drawing = self._generation = None
 
 
 def _warn_of_plots(generation: int, error: Exception) -> None:

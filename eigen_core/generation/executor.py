@@ -80,14 +80,14 @@ class Executor(Protocol):
     def learn(
         self,
         population: Population,
-        groups: Sequence[slice],
+        agents: slice,
         plan: LearningPlan,
         replay: Replay,
         task_state: Mapping[str, Tensor],
     ) -> dict[str, Tensor]:
-        """Let agents learn in the task's state; `groups` are the consecutive agents that this process trains together.
+        """Let some agents of a population learn in the task's state.
 
-        The population is overwritten, and undefined after a failure. Returns each of the learner's curves, float64
+        They are overwritten, and undefined after a failure. Returns each of the learner's curves, float64
         `[agents that learn, gradient steps]` on the host.
         """
 
@@ -134,12 +134,13 @@ class LocalExecutor:
     def learn(
         self,
         population: Population,
-        groups: Sequence[slice],
+        agents: slice,
         plan: LearningPlan,
         replay: Replay,
         task_state: Mapping[str, Tensor],
     ) -> dict[str, Tensor]:
         self.task.state = task_state
+        groups = agent_groups(agents.stop, self.group_size, agents.start)
         total, done = len(groups) * plan.gradient_steps, 0
 
         def count_step() -> None:
@@ -149,17 +150,17 @@ class LocalExecutor:
             if self._trial is not None:
                 self._trial.step()
 
-        def learn(agents: slice) -> dict[str, Tensor]:
+        def learn(rows: slice) -> dict[str, Tensor]:
             # A group of all agents is the population itself: no memory for a second one.
-            group = population if agents == slice(0, population.size) else population.rows(agents)
+            group = population if rows == slice(0, population.size) else population.rows(rows)
             if self._trial is not None:
                 self._trial.begin()
-            learned = self.learner.learn(group, plan.rows(agents), replay, count_step)
+            learned = self.learner.learn(group, plan.rows(rows), replay, count_step)
             if learned.group is not population:
-                population.put(agents, learned.group)
+                population.put(rows, learned.group)
             return learned.curves
 
-        curves = [learn(agents) for agents in groups]
+        curves = [learn(rows) for rows in groups]
         return {name: torch.cat([group[name] for group in curves]) for name in curves[0]}
 
     def _noise(self, episodes: Episodes, factors: Tensor | None, group: slice) -> Tensor:

@@ -137,15 +137,14 @@ def train(state: TrainingState) -> dict[str, float] | None:
         return state.learned[1]
     if state.evaluated is None:
         raise RuntimeError("train was called before evaluate.")
-    learning = state.method.learning(state.config)
-    learns = learning.start < learning.stop
+    agents = state.method.learning(state.config)
+    learns = agents.start < agents.stop
     plan = state.learner.plan(state.replay, state.population.size, generation) if learns else None
     if plan is None:
         state.commit(learned=(generation, None))
         return None
     population = state.population.clone()
-    groups = agent_groups(learning.stop, state.group_size, learning.start)
-    curves = state.executor.learn(population, groups, plan, state.replay, state.learning_task_state)
+    curves = state.executor.learn(population, agents, plan, state.replay, state.learning_task_state)
     statistics = {"gradient_steps": plan.gradient_steps, **_means(curves)}
     if not bool(population.weights.isfinite().all()):
         raise FloatingPointError("learning diverged: weights are not finite. Lower the learning rates.")

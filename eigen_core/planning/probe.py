@@ -290,7 +290,7 @@ class _Piece:
 
         with suppress(_ProbeCompleteError), checked_by(stop):
             population = state.population.clone()
-            state.executor.learn(population, self._groups[:1], self._plan, state.replay, state.learning_task_state)
+            state.executor.learn(population, self._groups[0], self._plan, state.replay, state.learning_task_state)
         return moments
 
     def evolve(self) -> tuple[float, Memory]:

@@ -126,13 +126,13 @@ class WorkerExecutor:
     def learn(
         self,
         population: Population,
-        groups: Sequence[slice],
+        agents: slice,
         plan: LearningPlan,
         replay: Replay,
         task_state: Mapping[str, Tensor],
     ) -> dict[str, Tensor]:
         whole, state = to_arrays(population.tensors()), to_arrays(task_state)
-        shares = self._shares(slice(groups[0].start, groups[-1].stop))
+        shares = self._shares(agents)
         where = self._share_replay([worker for worker, _ in shares], replay)
         learned = self._call(
             "train",

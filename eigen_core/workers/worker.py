@@ -22,7 +22,7 @@ from eigen_core.generation.state import resolve_device
 from eigen_core.learning import LearningPlan
 from eigen_core.machine import MemoryGuard, SharedTensor, device_limit, host_limits, shared_memory_check, tune_allocator
 from eigen_core.machine.arithmetic import arithmetic_of
-from eigen_core.networks.population import Population, agent_groups
+from eigen_core.networks.population import Population
 from eigen_core.task import open_data
 from eigen_core.task.replay import Replay
 from eigen_core.workers.connection import (
@@ -161,8 +161,8 @@ class WorkerAgents:
             # A GPU learns from a copy, to which new transitions are added.
             self._gpu_replay.follow(replay)
             replay = self._gpu_replay
-        groups = agent_groups(population.size, self._computer.group_size)
-        curves = self._computer.learn(population, groups, plan, replay, to_tensors(task_state, self._device))
+        everyone, state = slice(0, population.size), to_tensors(task_state, self._device)
+        curves = self._computer.learn(population, everyone, plan, replay, state)
         return to_arrays(population.tensors()), to_arrays(curves)
 
     def _mapped_replay(self, where: SharedTransitions) -> Replay:
