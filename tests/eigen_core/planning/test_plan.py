@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -162,22 +163,18 @@ def test_workers_take_memory_of_this_machine_and_the_agents_from_the_run_itself(
 
 
 @pytest.mark.parametrize(("platform", "device"), [("darwin", "cpu"), ("linux", "cuda")])
-def test_where_memory_is_not_shared_each_worker_has_a_copy_of_the_replay(
+def test_where_memory_is_not_shared_each_worker_has_a_copy_of_the_replay_and_workers_share_gpus(
     platform: str, device: Literal["cpu", "cuda"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "platform", platform)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    one, three = (part(planned(device=device, workers=count), "workers' replays") for count in (1, 3))
-    assert three.host_bytes + three.device_bytes == 3 * (one.host_bytes + one.device_bytes) > 0
-
-
-def test_workers_share_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     def held(gpus: int) -> int:
         monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-        return tensors_of_workers(planned(device="cuda", workers=4))
+        copies = part(planned(device=device, workers=4), "workers' replays")
+        return copies.host_bytes + copies.device_bytes
 
-    assert held(1) == 2 * held(2) == 4 * held(4)
-    assert held(3) == held(2)
+    monkeypatch.setattr(sys, "platform", platform)
+    replay = planned(device=device).sizes.replay_bytes
+    assert held(1) == 4 * replay
+    assert held(2) == held(3) == (2 if device == "cuda" else 4) * replay
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -269,6 +266,8 @@ def test_what_does_not_help_is_not_said_and_what_is_not_enough_is_combined() -> 
     assert keys[-1] == {"learner.batch_size", "learner.accumulation_steps", "population.size"}
     assert [suggestion.fits for suggestion in found] == [False] * (len(found) - 1) + [True]
     assert not found[-1].same_result
+    # No setting that could not be trained.
+    assert suggestions_for(plan_with(LARGE), Mock(side_effect=InputError("the panel has too few days"))) == []
 
 
 @pytest.mark.parametrize("encoder", ["tcn", "filter_bank"])
@@ -277,10 +276,3 @@ def test_fewer_columns_at_a_time_are_suggested_only_where_columns_are_chunked(en
     plan_with = planner(lambda config: 10 * MB * (config.network.column_chunk or 32))
     settings = [suggestion.settings for suggestion in suggestions_for(plan_with(config), plan_with) if suggestion.fits]
     assert settings == ([{"network.column_chunk": 8}] if encoder == "tcn" else [])
-
-
-def test_what_could_not_be_trained_is_not_suggested() -> None:
-    def refused(_: Config) -> RunPlan:
-        raise InputError("the panel has too few days")
-
-    assert suggestions_for(planner(lambda _: 500 * MB)(LARGE), refused) == []

@@ -50,8 +50,8 @@ def planned(*settings: str) -> RunPlan:
     return plan_run(load_config("quickstart", [*SETTINGS, *settings]), DATA)
 
 
-def bounded(monkeypatch: pytest.MonkeyPatch, size: int, kind: LimitKind, group: ControlGroup | None = None) -> None:
-    limits = (HostLimit(size, f"a limit of kind {kind}", kind, group),)
+def bounded(monkeypatch: pytest.MonkeyPatch, size: int, kind: LimitKind) -> None:
+    limits = (HostLimit(size, f"a limit of kind {kind}", kind),)
     monkeypatch.setattr(module, "host_limits", lambda _: limits)
 
 
@@ -86,19 +86,22 @@ def test_what_others_take_of_the_machine_is_taken_off(monkeypatch: pytest.Monkey
     assert headroom_of(planned()) == pytest.approx(93 * GB - (40 * GB - host_bytes()), abs=0.1 * GB)
 
 
-def test_what_others_take_of_a_group_is_taken_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    group = ControlGroup(2, "/job", tmp_path)
+def test_what_others_take_of_a_group_is_taken_off_and_the_limit_that_leaves_least_counts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    group = HostLimit(10 * GB, "a group", "group", ControlGroup(2, "/job", tmp_path))
+    monkeypatch.setattr(module, "host_limits", lambda _: (HostLimit(9 * GB, "memory.limit_gb", "run"), group))
     (tmp_path / "memory.stat").write_text("active_file 1000000000\ninactive_file 0\nslab_reclaimable 0\n")
     (tmp_path / "memory.current").write_text(str(host_bytes() + 4 * GB))
-    bounded(monkeypatch, 10 * GB, "group", group)
-    run_plan = planned()
+    (crowded, _) = planned().verdicts
     # Of the 4 GB more than this process, one is files that the kernel drops.
-    assert headroom_of(run_plan) == pytest.approx(6.3 * GB, abs=0.1 * GB)
-    assert "that other processes use now" in run_plan.verdicts[0].origin
+    assert crowded.limit_bytes == pytest.approx(6.3 * GB, abs=0.1 * GB)
+    assert "a group, less 3" in crowded.origin
     (tmp_path / "memory.current").write_text(str(GB + 1))
-    alone = planned()
-    assert headroom_of(alone) == int(9.3 * GB)
-    assert "others" not in alone.verdicts[0].origin
+    (alone, _) = planned().verdicts
+    assert (alone.limit_bytes, alone.origin) == (int(0.93 * 9 * GB), "93% of 9.00 GB, memory.limit_gb")
+    monkeypatch.setattr(module, "host_limits", lambda _: (group,))
+    assert planned().verdicts[0].origin == "93% of 10.00 GB, a group"
 
 
 def test_addresses_are_those_of_this_process_and_not_all_have_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,15 +111,6 @@ def test_addresses_are_those_of_this_process_and_not_all_have_memory(monkeypatch
     run_plan = planned()
     assert headroom_of(run_plan) == pytest.approx(18.6 * GB - unused - run_plan.sizes.nonresident_bytes, abs=0.1 * GB)
     assert "of addresses that are not resident" in run_plan.verdicts[0].origin
-
-
-def test_of_several_limits_the_one_that_leaves_least_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "memory.stat").write_text("")
-    (tmp_path / "memory.current").write_text(str(host_bytes() + 9 * GB))
-    crowded = HostLimit(12 * GB, "a crowded group", "group", ControlGroup(2, "/job", tmp_path))
-    limits = (HostLimit(8 * GB, "memory.limit_gb", "run"), crowded)
-    monkeypatch.setattr(module, "host_limits", lambda _: limits)
-    assert "a crowded group" in planned().verdicts[0].origin
 
 
 def test_on_a_gpu_others_are_taken_off_and_the_own_context_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
