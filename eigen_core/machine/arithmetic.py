@@ -52,7 +52,7 @@ def arithmetic_of(device: torch.device) -> Arithmetic:
         major, minor = torch.cuda.get_device_capability(device)
         processor, instructions, blas = torch.cuda.get_device_name(device), f"{major}.{minor}", "cuBLAS"
     else:
-        processor, instructions, blas = _maker(), torch.backends.cpu.get_cpu_capability(), _blas()
+        processor, instructions, blas = _cpu_vendor(), torch.backends.cpu.get_cpu_capability(), _blas()
     return Arithmetic(processor=processor, instructions=instructions, blas=blas, torch=str(torch.__version__))
 
 
@@ -187,8 +187,8 @@ def _blas() -> str:
     return f"MKL {mkl_mode() or 'in an unknown mode'}" if _has_mkl() else "another library than MKL"
 
 
-def _maker() -> str:
-    """Return who made the processor; its architecture where that is not known."""
+def _cpu_vendor() -> str:
+    """Return the vendor of the CPU; if it is not known, its architecture."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("vendor_id"):

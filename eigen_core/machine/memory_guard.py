@@ -78,7 +78,7 @@ class MemoryGuard:
         self._clock = clock
         self._watched = watch
         self._began = clock()
-        self._last_look = -float("inf")
+        self._last_reading = -float("inf")
         self._children = 0
         self._ended: deque[PhaseUsage] = deque(maxlen=_PHASES_KEPT)
         self._open: PhaseUsage | None = None
@@ -89,8 +89,8 @@ class MemoryGuard:
         self._above_soft = False
         self._crossed: Pressure | None = None
         self._failure: MemoryReport | None = None
-        self._looking = threading.Lock()
-        self._reporting = threading.RLock()
+        self._state_lock = threading.Lock()
+        self._report_lock = threading.RLock()
         self._stop = threading.Event()
         self._exits = ExitStack()
         self._free_reserve: Callable[[], None] = lambda: None
@@ -149,10 +149,10 @@ class MemoryGuard:
 
     def sample(self) -> Usage:
         """Read the memory now, free caches or request the abort if a line is crossed. May be called from any thread."""
-        usage, pressure, crossed_soft = self._look()
+        usage, pressure, crossed_soft = self._read()
         if crossed_soft:
             self._free()
-            usage, left, _ = self._look()
+            usage, left, _ = self._read()
             logger.warning("Memory: %s in use. Caches were freed; now %s.", pressure, left)
             pressure = left
         if pressure.share >= self._memory.hard and self._crossed is None:
@@ -164,12 +164,12 @@ class MemoryGuard:
         """Read the memory now; return it against the nearest limit."""
         return self._pressure(self.sample())
 
-    def _look(self) -> tuple[Usage, Pressure, bool]:
-        with self._looking:
+    def _read(self) -> tuple[Usage, Pressure, bool]:
+        with self._state_lock:
             usage = self._meter.read()
-            self._last_look, self._children = self._clock(), usage.children
+            self._last_reading, self._children = self._clock(), usage.children
             if self._open is not None:
-                self._open.note(self._last_look - self._began, usage)
+                self._open.note(self._last_reading - self._began, usage)
             pressure = self._pressure(usage)
             crossed_soft = pressure.share >= self._memory.soft and not self._above_soft
             self._above_soft = crossed_soft or (self._above_soft and pressure.share >= self._memory.soft - _REARM)
@@ -195,7 +195,7 @@ class MemoryGuard:
 
     def check(self) -> None:
         """Raise `MemoryGuardError` if the memory has crossed the hard line; read it first if the reading is too old."""
-        if self._crossed is None and self._clock() - self._last_look >= self._memory.sample_seconds:
+        if self._crossed is None and self._clock() - self._last_reading >= self._memory.sample_seconds:
             self.sample()
         if self._crossed is not None:
             raise self._error(f"{self._crossed} in use, above the hard line of {self._memory.hard:.0%}")
@@ -226,7 +226,7 @@ class MemoryGuard:
         self._meter.reset_peaks()
         usage = self.sample()
         record = PhaseUsage.begin(name, generation, self._clock() - self._began, usage)
-        with self._looking:
+        with self._state_lock:
             self._open = record
         return record
 
@@ -234,7 +234,7 @@ class MemoryGuard:
         self.sample()
         # The system's peaks include those between two readings.
         own, device = self._meter.peaks()
-        with self._looking:
+        with self._state_lock:
             record.note_peaks(own + self._children, device)
             self._open = None
             self._ended.append(record)
@@ -274,8 +274,8 @@ class MemoryGuard:
 
     def report(self, reason: str) -> MemoryReport:
         """Return the parts of the memory now and its history, from any thread; `reason`: the end of a sentence."""
-        usage, pressure, _ = self._look()
-        with self._looking:
+        usage, pressure, _ = self._read()
+        with self._state_lock:
             under_way = () if self._open is None else (replace(self._open),)
             phases = (*self._ended, *under_way)
         report = MemoryReport(
@@ -287,7 +287,7 @@ class MemoryGuard:
             phases=phases,
             plan=self._plan,
         )
-        with self._reporting:
+        with self._report_lock:
             parts, tensors = measured_parts(usage, self._before, self._owners())
             return replace(report, parts=parts, tensors=tensors)
 
@@ -297,7 +297,7 @@ class MemoryGuard:
         if self._open is not None:
             phase, generation = self._open.phase, self._open.generation
             reason += f" in {phase} of generation {generation}"
-        with self._reporting:
+        with self._report_lock:
             # Several threads may raise for the same crossing: they share one report.
             if self._failure is None:
                 self._failure = self.report(reason)

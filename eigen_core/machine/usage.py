@@ -236,7 +236,7 @@ class SystemMeter:
         self._limits = tuple(limits)
         self._device = device or torch.device("cpu")
         self._children = 0
-        self._next_look = -float("inf")
+        self._next_reading = -float("inf")
 
     def read(self) -> Usage:
         """Measure the memory now; may be called from any thread."""
@@ -248,12 +248,12 @@ class SystemMeter:
 
     def _children_bytes(self) -> int:
         now = time.monotonic()
-        if now >= self._next_look:
+        if now >= self._next_reading:
             # Set first, so that no other thread measures meanwhile.
-            self._next_look = now + _CHILDREN_SECONDS
+            self._next_reading = now + _CHILDREN_SECONDS
             self._children = _descendants_bytes()
             ended = time.monotonic()
-            self._next_look = ended + max(_CHILDREN_SECONDS, (ended - now) / _CHILDREN_SHARE)
+            self._next_reading = ended + max(_CHILDREN_SECONDS, (ended - now) / _CHILDREN_SHARE)
         return self._children
 
     def _counted(self, limit: HostLimit, resident: int, virtual: int) -> int:

@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
 
-TIMEOUT_SECONDS = 300.0
+_TIMEOUT_SECONDS = 300.0
 Shape = tuple[int, int, int]
 """Days, columns and tradable columns of a panel of random numbers."""
 
@@ -54,7 +54,7 @@ _STEPS = 3
 _SHORT_SECONDS = 2.0
 # If one generation's days are too few for a batch, up to this many generations are played.
 _MOST_GENERATIONS = 8
-_LOOK_SECONDS = 0.02
+_SAMPLE_SECONDS = 0.02
 _ABOVE_LIMIT, _OUT_OF_MEMORY, _SIGKILL = 77, 78, -9
 _ENDING_SECONDS = 5
 # Settings that do not change the memory of a phase.
@@ -105,7 +105,7 @@ class ProbeFailure:
 
 
 def probe(
-    config: Config, shape: Shape | None = None, limit: int | None = None, timeout: float = TIMEOUT_SECONDS
+    config: Config, shape: Shape | None = None, limit: int | None = None, timeout: float = _TIMEOUT_SECONDS
 ) -> ProbeResult | ProbeFailure:
     """Measure a run in a child process, on its data, or with a `shape` on a panel of random numbers.
 
@@ -327,7 +327,7 @@ def _peak(meter: SystemMeter) -> Memory:
 def _end_above(limit: int) -> None:
     """Exit once the resident memory of this process exceeds `limit` (bytes)."""
     while own_resident_bytes() <= limit:
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_SAMPLE_SECONDS)
     os._exit(_ABOVE_LIMIT)
 
 

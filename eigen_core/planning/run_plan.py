@@ -318,7 +318,7 @@ _OTHERS = "that other processes use now"
 
 
 def _available(limits: tuple[HostLimit, ...], usage: Usage, sizes: Sizes, hard: float) -> Limit:
-    """Return what the tightest limit leaves for resident memory of the run's processes.
+    """Return the resident memory that the tightest limit leaves for the run's processes.
 
     Limits of a control group and of the machine include other processes, whose present memory is subtracted. RLIMIT_AS
     limits the address space of this process alone: addresses that are not resident are subtracted.
@@ -336,7 +336,7 @@ def _available(limits: tuple[HostLimit, ...], usage: Usage, sizes: Sizes, hard: 
 
 
 def _left(limit: Limit, hard: float, taken: int, words: str) -> Limit:
-    """Return the share `hard` of a limit, less memory that is `taken`, and by what in `words` (bytes)."""
+    """Return the share `hard` of a limit less `taken` bytes; `words` say what takes them."""
     less = f", less {size(taken)} {words}" if taken > 0 else ""
     left = max(int(hard * limit.bytes) - max(taken, 0), 0)
     return Limit(left, f"{hard:.0%} of {size(limit.bytes)}, {limit.origin}{less}")

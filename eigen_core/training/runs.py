@@ -379,31 +379,31 @@ def is_changeable(key: str) -> bool:
     return key in _CHANGEABLE_KEYS or key.startswith(_CHANGEABLE_SECTIONS)
 
 
-def require_same_definition(what: str, begun: Config, now: Config, options: Sequence[str]) -> None:
+def require_same_definition(subject: str, begun: Config, now: Config, options: Sequence[str]) -> None:
     """Raise `InputError` if a walk or sweep would be continued with another definition.
 
-    `what` begins the sentence, for example `Walk 'years'`; `options` are other differences, in words. Settings that may
-    change between the generations of a run may change here too, but for the number of generations.
+    `subject` begins the sentence, for example `Walk 'years'`; `options` are other differences, in words. Settings that
+    may change between the generations of a run may change here too, but for the number of generations.
     """
     settings = [key for key in differing_keys(begun, now) if key == "generations" or not is_changeable(key)]
     differing = [*options, *settings]
     if differing:
         raise InputError(
-            f"{what} exists with other settings: {', '.join(differing[:5])} differ{'s' * (len(differing) == 1)}. "
+            f"{subject} exists with other settings: {', '.join(differing[:5])} differ{'s' * (len(differing) == 1)}. "
             "Give the same command, or choose another name."
         )
 
 
-def require_trusted_task(task: str, who: str, named: Sequence[str | None]) -> None:
+def require_trusted_task(task: str, subject: str, named: Sequence[str | None]) -> None:
     """Raise `InputError` for a task that imports a module, unless this machine itself names it.
 
-    `who` begins the sentence, for example `Run 'long' plays`; `named` are the tasks that this machine names.
+    `subject` begins the sentence, for example `Run 'long' plays`; `named` are the tasks that this machine names.
     """
     if not names_module(task) or task in named:
         return
     text = task if task.isprintable() and len(task) <= _LONGEST_TASK else quoted(task)
     raise InputError(
-        f"{who} {text}, which imports a module, and neither a store nor a flow run's parameters choose what is "
+        f"{subject} {text}, which imports a module, and neither a store nor a flow run's parameters choose what is "
         f"imported here. If you trust that module, name the task again: --set task={text}, or {TASK_VARIABLE}={text} "
         "in the environment."
     )

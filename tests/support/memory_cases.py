@@ -22,10 +22,10 @@ class HandMeter(SystemMeter):
     device: DeviceUsage | None = None
     kept_peak: int = 0
     resets: int = 0
-    looks: int = 0
+    readings: int = 0
 
     def read(self) -> Usage:
-        self.looks += 1
+        self.readings += 1
         return Usage(self.own, self.children, (self.own + self.children + self.others,), self.device)
 
     def peaks(self) -> tuple[int, DeviceUsage | None]:

@@ -83,12 +83,12 @@ def test_a_check_looks_itself_where_the_last_look_is_long_ago() -> None:
     meter, clock = HandMeter(), HandClock()
     guard = hand_guard(meter, clock)
     with guard, guard.phase("train", 1):
-        looks = meter.looks
+        readings = meter.readings
         report_progress("train", 1, 3)
-        assert meter.looks == looks
+        assert meter.readings == readings
         clock.now += MemoryConfig().sample_seconds
         report_progress("train", 2, 3)
-        assert meter.looks == looks + 1
+        assert meter.readings == readings + 1
 
 
 def test_at_the_soft_line_memory_is_freed_once_for_each_crossing(
@@ -285,7 +285,7 @@ class _BreathlessMeter(HandMeter):
 
     def read(self) -> Usage:
         usage = super().read()
-        if 2 < self.looks < 10:
+        if 2 < self.readings < 10:
             raise MemoryError
         return usage
 
@@ -293,6 +293,6 @@ class _BreathlessMeter(HandMeter):
 def test_the_watcher_goes_on_after_a_look_for_which_there_was_no_memory() -> None:
     meter, end = _BreathlessMeter(), time.monotonic() + 60.0
     with hand_guard(meter, memory=MemoryConfig(sample_seconds=0.001), watch=True):
-        while meter.looks < 12:
+        while meter.readings < 12:
             assert time.monotonic() < end
             time.sleep(0.001)
