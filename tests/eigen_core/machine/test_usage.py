@@ -1,18 +1,15 @@
-"""Memory of the processes: shared pages once, each limit with what counts against it, peaks, curves, the allocator."""
+"""Memory of the processes: children, peaks, a child that is being started, the allocator."""
 
 import ctypes
 import mmap
 import subprocess
 import sys
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 from memory_cases import host_bytes
 
-from eigen_core.machine import HostLimit, device_bytes
-from eigen_core.machine.limits import ControlGroup
+from eigen_core.machine import device_bytes
 from eigen_core.machine.usage import SystemMeter, own_resident_bytes
 
 BLOCK = 64 << 20
@@ -37,30 +34,6 @@ def test_children_that_share_nothing_count_whole() -> None:
         assert host_bytes() - before > BLOCK - MARGIN
         child.communicate("\n")
     assert host_bytes() - before < BLOCK - MARGIN
-
-
-def test_each_limit_has_what_counts_against_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = SimpleNamespace(total=90_000_000_000, available=1_000_000_000)
-    monkeypatch.setattr("eigen_core.machine.usage.psutil.virtual_memory", lambda: machine)
-    folder = tmp_path / "group"
-    folder.mkdir()
-    folder.joinpath("memory.current").write_text("70000000000")
-    folder.joinpath("memory.stat").write_text("inactive_file 1000000000\n")
-    empty = ControlGroup(2, "/gone", tmp_path / "gone")
-    limits = (
-        HostLimit(10**12, "own", "run"),
-        HostLimit(10**12, "address space", "address_space"),
-        HostLimit(10**12, "group", "group", ControlGroup(2, "/g", folder)),
-        HostLimit(10**12, "machine", "machine"),
-        HostLimit(10**12, "lost group", "group", empty),
-    )
-    usage = SystemMeter(limits).read()
-    run, addresses, group, whole, lost = usage.counted
-    assert run == usage.host == lost
-    assert addresses > usage.own
-    assert group == 69 * 10**9
-    assert whole == 89_000_000_000
-    assert usage.device is None
 
 
 def test_the_peak_of_the_process_is_kept_until_it_is_reset() -> None:
