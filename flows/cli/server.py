@@ -360,14 +360,14 @@ def logs(
 ) -> None:
     """Show what a run's flow runs have logged, in the order of time."""
     _environment()
-    from flows.server import deployments, status
+    from flows.server import deployments, flow_runs
 
     check_run_name(name)
     console = output_console()
     api = _known_server()
     last = None
     with deployments.client_of(api) as client:
-        run_logs = status.RunLogs(client, name)
+        run_logs = flow_runs.RunLogs(client, name)
         while True:
             for found, line in run_logs.new_lines():
                 if found.id != last:

@@ -1,20 +1,21 @@
-"""The flow runs of the deployment that trains, their worker, and the flow run of this process."""
+"""The flow runs of the deployment that trains, their worker and logs, and the flow run of this process."""
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime, timedelta
+from functools import cache, partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 import psutil
 from prefect import Flow, runtime
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.filters import DeploymentFilter, FlowFilter, FlowRunFilter, WorkerFilter
-from prefect.client.schemas.objects import DeploymentSchedule, FlowRun, State, StateType
+from prefect.client.schemas.filters import DeploymentFilter, FlowFilter, FlowRunFilter, LogFilter, WorkerFilter
+from prefect.client.schemas.objects import DeploymentSchedule, FlowRun, Log, State, StateType
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.context import FlowRunContext
@@ -34,6 +35,8 @@ from flows.server.state_directory import ProcessRecord, StateDirectory, wait_unt
 
 if TYPE_CHECKING:
     from eigen_core.training.journals import Start
+
+T = TypeVar("T")
 
 POOL = "eigen-gpu"
 """The work pool of the worker."""
@@ -68,7 +71,7 @@ def tagged_run(tags: Iterable[str]) -> str | None:
 # Longer than any process takes to start, and as long as the server leases a concurrency slot to it.
 _PENDING_SECONDS = 300.0
 _FLOW, _DEPLOYMENT = DEPLOYMENT.split("/")
-TRAININGS = FlowFilter.model_validate({"name": {"any_": [_FLOW]}})
+_TRAININGS = FlowFilter.model_validate({"name": {"any_": [_FLOW]}})
 _ACTIVE = (StateType.RUNNING, StateType.CANCELLING, StateType.PENDING)
 
 
@@ -179,15 +182,54 @@ def _flow_runs(
     """Return the first ten flow runs of the deployment, by `sort`, in states of these types."""
     ours = DeploymentFilter.model_validate({"name": {"any_": [_DEPLOYMENT]}})
     return client.read_flow_runs(
-        flow_filter=TRAININGS, deployment_filter=ours, flow_run_filter=_filter(*types), sort=sort, limit=10
+        flow_filter=_TRAININGS, deployment_filter=ours, flow_run_filter=_filter(*types), sort=sort, limit=10
     )
+
+
+# Logs reach the server in batches, from several processes: an older line may come after a newer one.
+_LATE = timedelta(minutes=1)
+_PAGE = 200
+
+
+class RunLogs:
+    """The logs of all flow runs of a run, on the worker and by `eigen train`."""
+
+    def __init__(self, client: SyncPrefectClient, run: str) -> None:
+        self._client = client
+        # A flow run that ended before its start has no tag, but `eigen launch` named it after the run.
+        either = {"operator": "or_", "tags": {"all_": [run_tag(run)]}, "name": {"any_": [run]}}
+        of_run = FlowRunFilter.model_validate(either)
+        self._flow_runs = partial(client.read_flow_runs, flow_filter=_TRAININGS, flow_run_filter=of_run)
+        self._seen: dict[UUID, datetime] = {}
+
+    def new_lines(self) -> Iterator[tuple[FlowRun, Log]]:
+        """Yield the lines since the last call, oldest first, each with its flow run."""
+        flow_runs = {found.id: found for found in _all(self._flow_runs)}
+        since = max(self._seen.values(), default=None)
+        after = None if since is None else since - _LATE
+        self._seen = {number: moment for number, moment in self._seen.items() if after is None or moment > after}
+        conditions = {"flow_run_id": {"any_": list(flow_runs)}, "timestamp": after and {"after_": after}}
+        wanted = LogFilter.model_validate(conditions)
+        for log in _all(partial(self._client.read_logs, wanted)) if flow_runs else ():
+            if log.id not in self._seen and log.flow_run_id is not None:
+                self._seen[log.id] = log.timestamp
+                yield flow_runs[log.flow_run_id], log
+
+
+def _all(read: Callable[..., Sequence[T]]) -> Iterator[T]:
+    """Yield all results of a request, which the server returns in pages."""
+    offset = 0
+    while page := read(limit=_PAGE, offset=offset):
+        yield from page
+        offset += len(page)
+        if len(page) < _PAGE:
+            break
 
 
 BEGUN_LABEL = "eigen.begun"
 """Label of a flow run: the time at which its run was in the store, in seconds since 1970."""
 
-_PAGE = 200
-_MOST_PAGES = 5
+_MOST_FLOW_RUNS = 1_000
 
 
 @dataclass(frozen=True)
@@ -264,14 +306,9 @@ def last_request(run: str | None = None) -> TrainingRequest | None:
 
 
 def _requests(client: SyncPrefectClient, deployment: UUID) -> Iterator[FlowRun]:
-    due = _due(deployment)
-    for page in range(_MOST_PAGES):
-        found = client.read_flow_runs(
-            flow_run_filter=due, sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=_PAGE, offset=page * _PAGE
-        )
-        yield from (flow_run for flow_run in found if _is_request(flow_run))
-        if len(found) < _PAGE:
-            break
+    newest_first = FlowRunSort.EXPECTED_START_TIME_DESC
+    found = _all(partial(client.read_flow_runs, flow_run_filter=_due(deployment), sort=newest_first))
+    return filter(_is_request, islice(found, _MOST_FLOW_RUNS))
 
 
 def _due(deployment: UUID, *types: StateType) -> FlowRunFilter:

@@ -1,13 +1,10 @@
-"""Status of processes and runs here, and their logs."""
+"""Status of the server, the worker and the runs of this machine."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
-from functools import partial
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
-from uuid import UUID
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, InstanceOf, PlainSerializer, field_serializer
 
@@ -21,7 +18,6 @@ from flows.server.state_directory import ProcessRecord, StateDirectory, store_he
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
-    from prefect.client.schemas.objects import FlowRun, Log
 
 Moment = Annotated[
     datetime,
@@ -242,52 +238,3 @@ def newest_run(store: str) -> str | None:
         newest = Run(CheckpointConfig(store=store), name).newest
         written.append(("" if newest is None else newest[1].created, name))
     return max(written)[1] if written else None
-
-
-T = TypeVar("T")
-
-_PAGE = 200
-# Logs reach the server in batches, from several processes: an older line may come after a newer one.
-_LATE = timedelta(minutes=1)
-
-
-class RunLogs:
-    """The logs of all flow runs of a run, on the worker and by `eigen train`."""
-
-    def __init__(self, client: "SyncPrefectClient", run: str) -> None:
-        self._client = client
-        self._run = run
-        self._seen: dict[UUID, datetime] = {}
-
-    def new_lines(self) -> Iterator[tuple["FlowRun", "Log"]]:
-        """Yield the lines since the last call, oldest first, each with its flow run."""
-        from prefect.client.schemas.filters import LogFilter
-
-        flow_runs = {found.id: found for found in self._flow_runs()}
-        since = max(self._seen.values(), default=None)
-        after = None if since is None else since - _LATE
-        self._seen = {number: moment for number, moment in self._seen.items() if after is None or moment > after}
-        conditions = {"flow_run_id": {"any_": list(flow_runs)}, "timestamp": after and {"after_": after}}
-        wanted = LogFilter.model_validate(conditions)
-        for log in _all(partial(self._client.read_logs, wanted)) if flow_runs else ():
-            if log.id not in self._seen and log.flow_run_id is not None:
-                self._seen[log.id] = log.timestamp
-                yield flow_runs[log.flow_run_id], log
-
-    def _flow_runs(self) -> Iterator["FlowRun"]:
-        from prefect.client.schemas.filters import FlowRunFilter
-
-        from flows.server.flow_runs import TRAININGS, run_tag
-
-        # A flow run that ended before its start has no tag, but `eigen launch` named it after the run.
-        either = {"operator": "or_", "tags": {"all_": [run_tag(self._run)]}, "name": {"any_": [self._run]}}
-        theirs = FlowRunFilter.model_validate(either)
-        return _all(partial(self._client.read_flow_runs, flow_filter=TRAININGS, flow_run_filter=theirs))
-
-
-def _all(read: Callable[..., Sequence[T]]) -> Iterator[T]:
-    """Yield all results of a request, which the server returns in pages."""
-    offset = 0
-    while page := read(limit=_PAGE, offset=offset):
-        offset += len(page)
-        yield from page

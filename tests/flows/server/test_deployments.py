@@ -31,6 +31,7 @@ from flows.server.flow_runs import (
     DEPLOYMENT,
     POOL,
     SUSPENDED_EVENT,
+    RunLogs,
     next_flow_run,
     report_lost,
     running_flow_run,
@@ -38,7 +39,7 @@ from flows.server.flow_runs import (
     waiting_flow_run,
 )
 from flows.server.state_directory import StateDirectory
-from flows.server.status import RunLogs, status_here
+from flows.server.status import status_here
 from flows.server.training import unfinished_runs
 from flows.server.up import DownResult, bring_down
 
@@ -358,7 +359,7 @@ def test_the_logs_of_a_run_are_those_of_all_its_flow_runs_in_the_order_of_time(
     client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The server returns them in pages.
-    monkeypatch.setattr("flows.server.status._PAGE", 3)
+    monkeypatch.setattr("flows.server.flow_runs._PAGE", 3)
     first = create(client, {"run": "told"}, name="told gen 1-2", tags=["run:told"])
     second = create(client, {"run": "told"}, name="told")
     other = create(client, {"run": "other"}, name="other", tags=["run:other"])
