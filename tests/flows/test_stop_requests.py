@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from flow_cases import small_flow_config
@@ -103,13 +104,10 @@ def test_what_was_swallowed_last_is_raised_at_the_end() -> None:
 
 
 def test_errors_are_reported_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing() -> None:
-        raise ValueError("in a finalizer")
-
     reported: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda report: reported.append(report.exc_type))
     with stop_requests_raised():
-        in_finalizer(failing)
+        in_finalizer(Mock(side_effect=ValueError("in a finalizer")))
     assert reported == [ValueError]
 
 

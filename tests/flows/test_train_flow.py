@@ -109,10 +109,6 @@ def test_the_holdout_is_played_when_the_run_has_all_its_generations(tmp_path: Pa
     assert later.generation == 3
 
 
-def _interrupted(*_: object, **__: object) -> Any:
-    raise KeyboardInterrupt
-
-
 @pytest.mark.parametrize("killed_in", ["plot", "holdout"])
 @pytest.mark.thorough
 def test_a_run_that_ended_before_its_holdout_is_unfinished_and_plays_it_without_training(
@@ -122,7 +118,7 @@ def test_a_run_that_ended_before_its_holdout_is_unfinished_and_plays_it_without_
     assert train(config, "undisturbed").is_completed()
     with monkeypatch.context() as patch:
         module, name = (NoDrawing, "write") if killed_in == "plot" else (phases, "hold_out")
-        patch.setattr(module, name, _interrupted)
+        patch.setattr(module, name, Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             train(config)
     status = status_of(str(tmp_path), "run")
@@ -130,7 +126,7 @@ def test_a_run_that_ended_before_its_holdout_is_unfinished_and_plays_it_without_
     assert unfinished_runs(str(tmp_path)) == ["run"]
     monkeypatch.setattr(NoDrawing, "begun", 0)
     for phase in ("evaluate", "train", "evolve"):
-        monkeypatch.setattr(phases, phase, _interrupted)
+        monkeypatch.setattr(phases, phase, Mock(side_effect=KeyboardInterrupt))
     assert train_flow(config, resume=True, return_state=True).name == "Completed"
     assert NoDrawing.begun == 1
     status = status_of(str(tmp_path), "run")

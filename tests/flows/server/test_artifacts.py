@@ -6,6 +6,7 @@ import threading
 import time
 from contextlib import nullcontext
 from functools import partial
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -63,21 +64,15 @@ def test_a_server_that_does_not_answer_is_logged_once_and_asked_again(
     assert sent == [2, 2, 4, 4]
     assert caplog.text.count("its pages are outdated") == 2
 
-    def unanswered() -> None:
-        raise httpx.ReadTimeout("no answer")
-
     # One that has become silent would let each report wait.
-    reporter._send([unanswered, partial(sent.append, 5)])
+    reporter._send([Mock(side_effect=httpx.ReadTimeout("no answer")), partial(sent.append, 5)])
     assert sent == [2, 2, 4, 4]
 
 
 @pytest.mark.usefixtures("present")
 def test_what_is_no_refusal_ends_the_training() -> None:
-    def wrong() -> None:
-        raise ZeroDivisionError
-
     with pytest.raises(ZeroDivisionError), Reporter("mine") as reporter:
-        reporter.report("page", wrong)
+        reporter.report("page", Mock(side_effect=ZeroDivisionError))
 
 
 @pytest.mark.usefixtures("present")

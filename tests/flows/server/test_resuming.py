@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock
 from uuid import UUID, uuid4
 
 import pytest
@@ -115,17 +116,10 @@ def scheduled(store: Path) -> State[Any]:
         return cast("State[Any]", asked(small_flow_config(store), return_state=True))
 
 
-def raising(error: BaseException) -> Callable[..., Any]:
-    def fails(*_: object, **__: object) -> None:
-        raise error
-
-    return fails
-
-
 def fail(config: Config, run: str, monkeypatch: pytest.MonkeyPatch, **parameters: Any) -> None:
     """Begin a run, or go on with it, whose first generation fails."""
     with monkeypatch.context() as patch:
-        patch.setattr(phases, "evolve", raising(FloatingPointError("learning diverged")))
+        patch.setattr(phases, "evolve", Mock(side_effect=FloatingPointError("learning diverged")))
         assert asked(config, run, return_state=True, **parameters).is_failed()
 
 
@@ -148,7 +142,7 @@ def test_a_resume_that_is_refused_is_tried_again(
     deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_schedule(deployed.client, deployed.client.read_deployment(deployed.number), True)
-    monkeypatch.setattr(training, "unfinished_runs", raising(InputError("the key may not read the bucket")))
+    monkeypatch.setattr(training, "unfinished_runs", Mock(side_effect=InputError("the key may not read the bucket")))
     ended = scheduled(tmp_path)
     assert (ended.is_failed(), "may not read" in str(ended.message)) == (True, True)
     assert deployed.is_on
@@ -183,7 +177,7 @@ def test_a_generation_that_was_complete_when_a_training_was_stopped_is_kept_and_
     ]
     for generation, (owner, name, begin) in enumerate(begun):
         with monkeypatch.context() as patch:
-            patch.setattr(owner, name, raising(told))
+            patch.setattr(owner, name, Mock(side_effect=told))
             with pytest.raises(type(told)):
                 begin()
         assert status_of(str(tmp_path), "mine").generation == generation
@@ -246,7 +240,7 @@ def test_one_that_fails_each_time_is_tried_three_times_under_one_name(
     deployed.switch_on()
     launched(deployed, Crashed(), config=config)
     with monkeypatch.context() as patch:
-        patch.setattr(phases, "start_training", raising(FloatingPointError("no luck")))
+        patch.setattr(phases, "start_training", Mock(side_effect=FloatingPointError("no luck")))
         ends = [scheduled(tmp_path) for _ in range(MOST_ATTEMPTS + 2)]
     assert [end.name for end in ends] == [*["Failed"] * MOST_ATTEMPTS, BLOCKED_NAME, BLOCKED_NAME]
     (name,) = (path.name for path in tmp_path.iterdir())
