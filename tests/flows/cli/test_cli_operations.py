@@ -195,17 +195,15 @@ def test_stores_mean_what_they_mean_to_the_worker(
 ) -> None:
     monkeypatch.chdir(folder.parent)
     with sleeping() as process:
-        worker = record_of(home, process.pid)
-        named = record_of(home, process.pid, store="gs://bucket/runs")
+        worker, named = record_of(home, process.pid), record_of(home, process.pid, store="gs://bucket/runs")
     config = small_flow_config(Path("runs"))
-    assert as_worker_sees(config, worker).checkpoint.store == str(folder / "runs")
-    assert as_worker_sees(config, named).checkpoint.store == "gs://bucket/runs"
-    assert as_worker_sees(config, named).checkpoint.local == str(folder / "runs")
+    places = [as_worker_sees(config, one).checkpoint for one in (worker, named)]
+    runs = str(folder / "runs")
+    assert [(place.store, place.local) for place in places] == [(runs, runs), ("gs://bucket/runs", runs)]
     assert as_worker_sees(small_flow_config(Path("/data/runs")), named).checkpoint.store == "/data/runs"
     assert store_here(named, "mine") == str(folder / "mine")
     monkeypatch.setenv("EIGEN_STORE", "/data")
-    assert store_here(None) == "/data"
-    assert store_here(worker) == str(folder / "runs")
+    assert (store_here(None), store_here(worker)) == ("/data", runs)
 
 
 def test_up_and_down_say_what_they_started_or_stopped_and_what_stays(home: StateDirectory) -> None:

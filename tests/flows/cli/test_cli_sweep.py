@@ -67,7 +67,7 @@ def test_a_sweep_that_was_stopped_goes_on_and_prunes_a_trial_that_falls_behind(m
     assert [run["run"] for run in found["trials"][0]["runs"]] == ["mine-000-s1", "mine-000-s2"]
 
 
-def no_room_by_its_plan(run: WholeRun) -> None:
+def no_room(run: WholeRun) -> None:
     require_fit(run.config, open_data(run.config), run.name)
 
 
@@ -77,7 +77,7 @@ def no_space_left(run: WholeRun) -> None:
 
 
 @pytest.mark.usefixtures("user_folder")
-@pytest.mark.parametrize(("refusal", "code"), [(no_room_by_its_plan, EXIT_MEMORY), (no_space_left, EXIT_BAD_INPUT)])
+@pytest.mark.parametrize(("refusal", "code"), [(no_room, EXIT_MEMORY), (no_space_left, EXIT_BAD_INPUT)])
 def test_a_full_disk_stops_a_sweep_at_its_first_trial_which_is_not_refused(
     refusal: Callable[[WholeRun], None], code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
