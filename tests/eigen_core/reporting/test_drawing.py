@@ -30,22 +30,22 @@ def test_another_process_draws_the_same_figures(tmp_path: Path) -> None:
         assert path.read_bytes() == other.read_bytes()
 
 
-def test_a_process_that_fails_says_why_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drawing, "__name__", "eigen_core.no_such_module")
+@pytest.mark.parametrize(
+    ("killed", "why"), [(False, r"No module named eigen_core\.no_such_module"), (True, "status -9")]
+)
+def test_a_process_that_fails_says_why_and_leaves_nothing(
+    killed: bool, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not killed:
+        monkeypatch.setattr(drawing, "__name__", "eigen_core.no_such_module")
     under_way = Drawing()
+    if killed:
+        os.kill(under_way._process.pid, signal.SIGKILL)
+        under_way._process.wait()
     under_way.begin(RecordLog(GenerationRecord), RecordLog(Telemetry), ())
-    with pytest.raises(DrawingError, match=r"No module named eigen_core\.no_such_module"):
+    with pytest.raises(DrawingError, match=why):
         under_way.write(tmp_path / "plots")
     assert not (tmp_path / "plots").exists()
-
-
-def test_a_process_that_is_killed_is_an_error(tmp_path: Path) -> None:
-    under_way = Drawing()
-    os.kill(under_way._process.pid, signal.SIGKILL)
-    under_way._process.wait()
-    under_way.begin(RecordLog(GenerationRecord), RecordLog(Telemetry), ())
-    with pytest.raises(DrawingError, match="status -9"):
-        under_way.write(tmp_path / "plots")
 
 
 def test_a_drawing_leaves_no_process_if_it_is_stopped_or_its_parent_is_gone() -> None:

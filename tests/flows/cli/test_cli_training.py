@@ -56,7 +56,10 @@ def outcome(found: dict[str, Any]) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def whole(environment: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
-    return run_eigen(train_arguments("whole"), environment=environment, folder=folder, code=0)
+    ended = run_eigen(train_arguments("whole"), environment=environment, folder=folder, code=0)
+    assert (ended.stderr, ended.stdout.count("\ngeneration ")) == ("", GENERATIONS)
+    assert str(folder / "runs" / "whole" / "plots") in ended.stdout
+    return ended
 
 
 @contextmanager
@@ -83,16 +86,6 @@ def tensorboard_steps(folder: Path) -> list[tuple[str, int]]:
 
     (path,) = folder.iterdir()
     return [(value.tag, event.step) for event in EventFileLoader(str(path)).Load() for value in event.summary.value]
-
-
-def test_a_run_prints_a_line_a_generation_a_table_and_where_things_lie(
-    whole: subprocess.CompletedProcess[str], folder: Path
-) -> None:
-    progress = [line.split("  ")[0] for line in whole.stdout.splitlines() if line.startswith("generation ")]
-    assert progress == [f"generation {generation}/{GENERATIONS}" for generation in range(1, GENERATIONS + 1)]
-    for said in ("Read 8,313 rows from ", "best fitness", str(folder / "runs" / "whole" / "plots"), "eigen show whole"):
-        assert said in whole.stdout
-    assert whole.stderr == ""
 
 
 @pytest.mark.usefixtures("whole")
