@@ -36,13 +36,13 @@ class Drawing:
     """
 
     def __init__(self) -> None:
-        self._files = tempfile.TemporaryFile()  # noqa: SIM115 - `stop` closes it
-        self._complaint = tempfile.TemporaryFile()  # noqa: SIM115 - as above
+        self._archive = tempfile.TemporaryFile()  # noqa: SIM115 - `stop` closes it
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as above
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", __name__],
             stdin=subprocess.PIPE,
-            stdout=self._files,
-            stderr=self._complaint,
+            stdout=self._archive,
+            stderr=self._errors,
             # Ctrl-C reaches only the training, which stops this process.
             start_new_session=True,
         )
@@ -64,11 +64,11 @@ class Drawing:
         """Wait for the plots, write each into `folder` in one step, and return the files; may raise `DrawingError`."""
         status = self._process.wait()
         if status != 0:
-            self._complaint.seek(0)
-            *_, last = self._complaint.read().decode(errors="replace").splitlines() or [f"exit status {status}"]
+            self._errors.seek(0)
+            *_, last = self._errors.read().decode(errors="replace").splitlines() or [f"exit status {status}"]
             raise DrawingError(f"the plotting process failed: {last}")
         paths = []
-        with ZipFile(self._files) as drawn:
+        with ZipFile(self._archive) as drawn:
             for name in drawn.namelist():
                 with replacing(folder / name) as opened:
                     opened.write(drawn.read(name))
@@ -80,8 +80,8 @@ class Drawing:
         self._process.wait()
         if self._process.stdin is not None:
             self._process.stdin.close()
-        self._files.close()
-        self._complaint.close()
+        self._archive.close()
+        self._errors.close()
 
 
 def main() -> None:

@@ -80,14 +80,16 @@ def write_plots(
 
 def plot_fitness(history: Sequence[GenerationRecord], path: Path) -> Path:
     """Plot, per generation, best and mean fitness, the best validation fitness, and the champion's (reward)."""
-    with figure_file(path, "Fitness and validation", _fitness_story(history) if history else NO_GENERATION) as figure:
+    with figure_file(
+        path, "Fitness and validation", _fitness_subtitle(history) if history else NO_GENERATION
+    ) as figure:
         if history:
             _draw_fitness(figure.add_axes((0.08, 0.125, 0.69, 0.685)), history)
             footnote(figure, "Bands: fitness of the middle half of the agents, and of all. Diamonds: a new champion.")
     return path
 
 
-def _fitness_story(history: Sequence[GenerationRecord]) -> str:
+def _fitness_subtitle(history: Sequence[GenerationRecord]) -> str:
     record = history[-1]
     return (
         f"Generation {record.generation}: best fitness {number(record.best_fitness)}, "
@@ -132,14 +134,14 @@ def _draw_fitness(axes: Axes, history: Sequence[GenerationRecord]) -> None:
 
 def plot_learning(history: Sequence[GenerationRecord], path: Path, curves: Sequence[Curve]) -> Path:
     """Plot the learner's statistics over the generations; generations without learning are gaps."""
-    with figure_file(path, "Learning", _learning_story(history)) as figure:
+    with figure_file(path, "Learning", _learning_subtitle(history)) as figure:
         if any(record.learning is not None for record in history):
             _draw_learning(figure, history, curves)
             footnote(figure, "Means over agents and gradient steps. Grey: no learning.")
     return path
 
 
-def _learning_story(history: Sequence[GenerationRecord]) -> str:
+def _learning_subtitle(history: Sequence[GenerationRecord]) -> str:
     learned = [record for record in history if record.learning is not None]
     if not learned or learned[-1].learning is None:
         return f"{count(len(history), 'generation')}, none with learning: there are no losses to show."
@@ -180,7 +182,7 @@ def _draw_learning(figure: Figure, history: Sequence[GenerationRecord], curves: 
 
 
 def plot_resources(telemetry: Sequence[Telemetry], path: Path) -> Path:
-    with figure_file(path, "Time and memory", _resources_story(telemetry)) as figure:
+    with figure_file(path, "Time and memory", _resources_subtitle(telemetry)) as figure:
         if telemetry:
             _draw_time(figure.add_axes((0.05, 0.13, 0.31, 0.68)), telemetry)
             _draw_memory(figure.add_axes((0.56, 0.13, 0.285, 0.68)), telemetry)
@@ -188,7 +190,7 @@ def plot_resources(telemetry: Sequence[Telemetry], path: Path) -> Path:
     return path
 
 
-def _resources_story(telemetry: Sequence[Telemetry]) -> str:
+def _resources_subtitle(telemetry: Sequence[Telemetry]) -> str:
     if not telemetry:
         return "Times and memory were not recorded."
     last, whole = telemetry[-1], duration(sum(entry.seconds for entry in telemetry))
@@ -251,8 +253,8 @@ def _memory_slope(telemetry: Sequence[Telemetry]) -> str:
 def plot_diversity(history: Sequence[GenerationRecord], path: Path) -> Path:
     """Plot the number of initial agents with descendants, and the mean distance between policies (%)."""
     unknown = "Not recorded: these generations are of an earlier version."
-    story = (diversity_sentence(history[-1]) or unknown) if history else NO_GENERATION
-    with figure_file(path, "Diversity", story) as figure:
+    subtitle = (diversity_sentence(history[-1]) or unknown) if history else NO_GENERATION
+    with figure_file(path, "Diversity", subtitle) as figure:
         if history:
             generations = np.array([record.generation for record in history], dtype=np.float64)
             ancestors, distances = np.array(
@@ -314,14 +316,14 @@ def plot_lineage(history: Sequence[GenerationRecord], path: Path) -> Path:
     Lines lead from parents to children, in the colour of the child's origin. The last column is the population that the
     newest generation bred, which is not evaluated yet.
     """
-    with figure_file(path, "Lineage", _lineage_story(history) if history else NO_GENERATION) as figure:
+    with figure_file(path, "Lineage", _lineage_subtitle(history) if history else NO_GENERATION) as figure:
         if history:
             _draw_lineage(figure.add_axes((0.06, 0.125, 0.925, 0.675)), history)
             footnote(figure, "Pale: no descendant in the newest population. Hollow: bred, not evaluated yet.")
     return path
 
 
-def _lineage_story(history: Sequence[GenerationRecord]) -> str:
+def _lineage_subtitle(history: Sequence[GenerationRecord]) -> str:
     record, path = history[-1], champion_path(history)
     hidden = record.champion_generation < history[-min(len(history), _GENERATIONS)].generation
     champion = f"Champion: agent {record.champion_agent} of generation {record.champion_generation}"

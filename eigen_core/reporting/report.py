@@ -105,7 +105,7 @@ class Report:
 
 # Reports are sent to others: they must not show folders of this machine.
 _PATHS = frozenset({"market.data", *MACHINE_SETTINGS})
-_HERE = (*MACHINE_SETTINGS, "device", "cuda_graphs", "threads", "workers")
+_OF_THIS_MACHINE = (*MACHINE_SETTINGS, "device", "cuda_graphs", "threads", "workers")
 
 
 def settings_of(config: Config) -> list[Setting]:
@@ -117,7 +117,7 @@ def settings_of(config: Config) -> list[Setting]:
             row.setting.key,
             _setting_text(row.setting.key, row.value),
             _setting_text(row.setting.key, preset.get(row.setting.key, row.setting.default))
-            if row.source == "given" and row.setting.key not in _HERE
+            if row.source == "given" and row.setting.key not in _OF_THIS_MACHINE
             else None,
         )
         for row in rows
@@ -130,13 +130,13 @@ def training_command(config: Config, run: str) -> str:
 
 
 def options_of(config: Config) -> list[str]:
-    rows = [row for row in explain(config) if row.source == "given" and row.setting.key not in _HERE]
+    rows = [row for row in explain(config) if row.source == "given" and row.setting.key not in _OF_THIS_MACHINE]
     given = {row.setting.key: row.value for row in rows}
     data = given.pop("market.data", None)
     options = ["--preset", config.preset]
     options += [] if data is None else ["--data", _setting_text("market.data", data)]
     for key, value in given.items():
-        options += ["--set", f"{key}={_entered(value)}"]
+        options += ["--set", f"{key}={_option_text(value)}"]
     return options
 
 
@@ -146,17 +146,17 @@ def differing_settings(configs: Mapping[str, Config]) -> dict[str, dict[str, str
     return {
         key: {run: _setting_text(key, of_run.get(key)) for run, of_run in values.items()}
         for key in settings()
-        if len({_entered(of_run.get(key)) for of_run in values.values()}) > 1
+        if len({_option_text(of_run.get(key)) for of_run in values.values()}) > 1
     }
 
 
 def _setting_text(key: str, value: object) -> str:
     if key in _PATHS and isinstance(value, str):
         return PurePath(value).name or value
-    return _entered(value) or "–"
+    return _option_text(value) or "–"
 
 
-def _entered(value: object) -> str:
+def _option_text(value: object) -> str:
     """Return a value in the form that the command line accepts."""
     if value is None:
         return ""
@@ -222,13 +222,13 @@ class Table:
 
 def metrics_table(columns: Mapping[str, Metrics], caption: str) -> Table:
     rows = [
-        [Cell(title), *(Cell(shown(getattr(figures, name), text)) for figures in columns.values())]
+        [Cell(title), *(Cell(_text(getattr(figures, name), text)) for figures in columns.values())]
         for name, (title, text) in METRICS.items()
     ]
     return Table(caption, ("", *columns), rows)
 
 
-def shown(value: float | None, text: Callable[[float], str]) -> str:
+def _text(value: float | None, text: Callable[[float], str]) -> str:
     return UNDEFINED if value is None else text(value)
 
 
@@ -243,15 +243,15 @@ def calendar_table(curve: EquityCurve) -> Table:
     months = _compounded(curve, "M")
     rows = []
     for year, total in _compounded(curve, "Y").items():
-        cells = [_return(months.get(f"{year}-{month:02}"), _FULL_MONTH) for month in range(1, 13)]
-        rows.append([Cell(year), *cells, _return(total, _FULL_YEAR)])
+        cells = [_cell(months.get(f"{year}-{month:02}"), _FULL_MONTH) for month in range(1, 13)]
+        rows.append([Cell(year), *cells, _cell(total, _FULL_YEAR)])
     return Table("Returns of the agent by month and year", ("", *MONTHS, "Year"), rows)
 
 
 def yearly_table(curves: Mapping[str, EquityCurve]) -> Table:
     by_year = {name: _compounded(curve, "Y") for name, curve in curves.items()}
     years = sorted({year for returns in by_year.values() for year in returns})
-    rows = [[Cell(year), *(_return(returns.get(year), _FULL_YEAR) for returns in by_year.values())] for year in years]
+    rows = [[Cell(year), *(_cell(returns.get(year), _FULL_YEAR) for returns in by_year.values())] for year in years]
     return Table("Returns by year", ("", *curves), rows)
 
 
@@ -263,7 +263,7 @@ def _compounded(curve: EquityCurve, unit: Literal["M", "Y"]) -> dict[str, float]
     return {str(name): value - 1.0 for name, value in zip(names, growth, strict=True)}
 
 
-def _return(fraction: float | None, full: float) -> Cell:
+def _cell(fraction: float | None, full: float) -> Cell:
     return Cell("") if fraction is None else Cell(percent(fraction), float(np.clip(fraction / full, -1.0, 1.0)))
 
 
@@ -287,7 +287,7 @@ def _trades(caption: str, trades: pd.DataFrame) -> Table:
         days = [Cell(UNDEFINED if pd.isna(trade[day]) else str(trade[day])[:10]) for day in ("fill", "exit")]
         amounts = [Cell(number(trade["shares"])), *(Cell(money(trade[name])) for name in ("paid", "received"))]
         gain = [Cell(number(trade["costs"])), Cell(money(trade["gain"]))]
-        made = _return(trade["gain"] / trade["paid"], _FULL_MONTH)
+        made = _cell(trade["gain"] / trade["paid"], _FULL_MONTH)
         rows.append([Cell(trade["symbol"]), *days, Cell(trade["reason"]), *amounts, *gain, made])
     return Table(caption, _TRADE_COLUMNS, rows, frozenset({"Bought", "Sold", "Exit"}))
 
@@ -433,7 +433,7 @@ def facts_of(played: SpanResult, verdict: Verdict) -> list[Fact]:
     excess, matched, interval = played.excess, played.matched, verdict.sharpe_interval
     name, looks = NAMES[played.benchmark].lower(), count(verdict.looks, "look")
     bounds = "" if interval is None else f"{ratio(interval[0])} to {ratio(interval[1])} (95 %); "
-    sharpe = f"{bounds}{name} {shown(benchmark.sharpe, ratio)}"
+    sharpe = f"{bounds}{name} {_text(benchmark.sharpe, ratio)}"
     by_luck, by_timing = (f"by luck {percent(p)}, {looks}" for p in (verdict.matched_pvalue, verdict.timing_pvalue))
     draws = f"of {len(matched.total_returns):,} {matched.description}; {by_luck}"
     per, made = "trade" if excess is None else excess.per, "trade" if played.weights is None else "order"
@@ -441,18 +441,18 @@ def facts_of(played: SpanResult, verdict: Verdict) -> list[Fact]:
     timing = None if played.by_timing else played.timing.quantile_of(figures.total_return)
     return [
         Fact("Total Return", percent(figures.total_return), f"{name} {percent(benchmark.total_return)}"),
-        Fact("Sharpe", shown(figures.sharpe, ratio), sharpe),
+        Fact("Sharpe", _text(figures.sharpe, ratio), sharpe),
         Fact("Max Drawdown", percent(figures.max_drawdown), f"longest {count(figures.longest_drawdown_days, 'day')}"),
         Fact(f"Excess a {per}", UNDEFINED if excess is None else excess.short, count(len(played.trades), made)),
-        Fact("Earned more than", shown(matched.quantile_of(figures.total_return), whole), draws),
+        Fact("Earned more than", _text(matched.quantile_of(figures.total_return), whole), draws),
         *(
             []
             if timing is None
             else [Fact("Timing", whole(timing), f"of shifts of its decisions in time earned less; {by_timing}")]
         ),
-        Fact("Deflated Sharpe", shown(verdict.deflated_sharpe, percent), "probability that Sharpe is above 0"),
-        Fact("SPA p-value", shown(verdict.spa_pvalue, ratio), "against the best baseline (Hansen 2005)"),
-        Fact("Smallest edge", shown(verdict.smallest_edge, "{:.2f} %".format), f"a {per}, that would have been found"),
+        Fact("Deflated Sharpe", _text(verdict.deflated_sharpe, percent), "probability that Sharpe is above 0"),
+        Fact("SPA p-value", _text(verdict.spa_pvalue, ratio), "against the best baseline (Hansen 2005)"),
+        Fact("Smallest edge", _text(verdict.smallest_edge, "{:.2f} %".format), f"a {per}, that would have been found"),
     ]
 
 
@@ -532,7 +532,7 @@ def report_page(report: Report) -> str:
         "traded": _trades_sentence(played),
         "trades": trade_tables(played.trades) if played.weights is None else [],
         "assets": assets_table(played.by_asset, curve.capital, played.weights),
-        "folds": rows_table("Folds", _folds(report), compared) if report.folds else None,
+        "folds": rows_table("Folds", _fold_rows(report), compared) if report.folds else None,
         "changed": rows_table(f"Settings that are not those of preset {report.preset}", changed),
         "settings": rows_table("All settings", settings),
     }
@@ -555,11 +555,11 @@ def _environment() -> Environment:
         loader=PackageLoader("eigen_core.reporting", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_with_its_unit,
+        finalize=_keep_percent_signs,
     )
 
 
-def _with_its_unit(value: object) -> object:
+def _keep_percent_signs(value: object) -> object:
     """Keep a number and its percent sign on one line."""
     return value.replace(" %", "\N{NO-BREAK SPACE}%") if isinstance(value, str) else value
 
@@ -590,7 +590,7 @@ def _trades_sentence(played: SpanResult) -> str:
     )
 
 
-def _folds(report: Report) -> list[dict[str, str]]:
+def _fold_rows(report: Report) -> list[dict[str, str]]:
     played, rows = report.played, []
     earned = {AGENT: played.curve, NAMES[played.benchmark]: played.baselines[played.benchmark]}
     for fold in report.folds:

@@ -32,8 +32,8 @@ from eigen_core.reporting.style import (
     VERMILLION,
     EndLabel,
     empty_figure,
+    label_colour,
     label_ends,
-    letters,
 )
 from eigen_core.trading import EquityCurve
 from eigen_core.trading.equity import Values, daily_rates
@@ -253,7 +253,7 @@ def matched_plot(played: SpanResult) -> Markup:
                 textcoords="offset points",
                 ha="right" if text_is_left else "left",
                 va="top",
-                color=letters(colour),
+                color=label_colour(colour),
             )
         axes.yaxis.set_visible(False)
         axes.spines["left"].set_visible(False)
@@ -322,7 +322,7 @@ _COLOURS = {
     "purple": (PURPLE, "#DE9DC1"),
 }
 """Colours by the name of their CSS variable: on a light and on a dark background."""
-_TEXT_COLOURS = {f"{name}-text": (letters(light), dark) for name, (light, dark) in _COLOURS.items()}
+_TEXT_COLOURS = {f"{name}-text": (label_colour(light), dark) for name, (light, dark) in _COLOURS.items()}
 _PAPER = ("#FFFFFF", "#16181B")
 
 Draw = Callable[[Axes, bool], None]

@@ -97,13 +97,15 @@ def empty_figure(size_inches: tuple[float, float], settings: Mapping[RcKeyType, 
 
 
 @contextmanager
-def figure_file(path: Path, title: str, story: str, size_inches: tuple[float, float] = SIZE_INCHES) -> Iterator[Figure]:
+def figure_file(
+    path: Path, title: str, subtitle: str, size_inches: tuple[float, float] = SIZE_INCHES
+) -> Iterator[Figure]:
     """Yield an empty figure with a title and a line below it, and write it as a PNG file; an error leaves no file."""
     with empty_figure(size_inches) as figure:
         # The distance from the upper edge does not depend on the figure's height.
         inch = 1.0 / size_inches[1]
         figure.text(0.015, 1.0 - 0.125 * inch, title, fontsize=13, fontweight="bold", va="top")
-        figure.text(0.015, 1.0 - 0.425 * inch, story, fontsize=9.5, color=MUTED, va="top")
+        figure.text(0.015, 1.0 - 0.425 * inch, subtitle, fontsize=9.5, color=MUTED, va="top")
         yield figure
         content = _png(figure)
     with replacing(path) as file:
@@ -125,7 +127,7 @@ def tint(colour: str, white: float) -> str:
     return to_hex((red, green, blue))
 
 
-def letters(colour: str) -> str:
+def label_colour(colour: str) -> str:
     """Return the colour of a label: darker than its line, since thin letters need more contrast."""
     red, green, blue = (0.75 * channel for channel in to_rgb(colour))
     return to_hex((red, green, blue))
@@ -180,12 +182,12 @@ def label_ends(axes: Axes, labels: Sequence[EndLabel], *, size: float = 9.0) -> 
     to_axes = axes.transData + axes.transAxes.inverted()
     ordered = sorted(labels, key=lambda label: label.y)
     heights = [float(to_axes.transform((0.0, label.y))[1]) for label in ordered]
-    for label, y in zip(ordered, spread(heights, gap), strict=True):
-        colour = letters(label.colour)
+    for label, y in zip(ordered, spread_heights(heights, gap), strict=True):
+        colour = label_colour(label.colour)
         axes.text(1.012, y, label.text, color=colour, fontsize=size, va="center", transform=axes.transAxes)
 
 
-def spread(heights: Sequence[float], gap: float) -> list[float]:
+def spread_heights(heights: Sequence[float], gap: float) -> list[float]:
     """Move ascending heights in 0 to 1 as little as a single pass can, until neighbours are `gap` apart."""
     moved: list[float] = []
     for height in heights:

@@ -324,7 +324,7 @@ class Progress:
     def share(self) -> float:
         return self.done / self.generations
 
-    def left(self) -> str:
+    def time_left(self) -> str:
         """Return the time left, or how the training ended: "about 37 min left, until 04:12 UTC"."""
         if self.ended is not None:
             return f"ended {clock(self.now, self.now)}"
@@ -337,16 +337,16 @@ class Progress:
         seconds = self.seconds_each * (self.generations - self.done)
         return f"about {rough_duration(seconds)} left, until {clock(self.now + timedelta(seconds=seconds), self.now)}"
 
-    def goes_on(self) -> str:
+    def next_step(self) -> str:
         """Return a sentence on what a resume will do; empty if nothing is left."""
         if self.is_finished:
             return ""
-        next_step = "plays the holdout episodes" if self.is_trained else f"goes on with generation {self.done + 1}"
-        return f"A resume {next_step}."
+        step = "plays the holdout episodes" if self.is_trained else f"goes on with generation {self.done + 1}"
+        return f"A resume {step}."
 
     def line(self) -> str:
         """Return one line with the numbers first: "14 of 25, about 37 min left, until 04:12 UTC"."""
-        return f"{self.done} of {self.generations}, {self.left()}"
+        return f"{self.done} of {self.generations}, {self.time_left()}"
 
 
 @dataclass(frozen=True)
@@ -385,11 +385,12 @@ class Overview:
         progress = self.progress
         share = f"{progress.done} of {progress.generations} ({progress.share:.0%})".replace("%", " %")
         if progress.ended is not None:
-            title, state = f"# Ended after generation {share}", f"**{progress.ended}** {progress.goes_on()}".rstrip()
+            title = f"# Ended after generation {share}"
+            state = f"**{progress.ended}** {progress.next_step()}".rstrip()
         else:
             title = f"# Finished: generation {share}" if progress.is_finished else f"# Generation {share}"
             each = progress.seconds_each if not progress.is_finished else None
-            state = ("" if each is None else f"{duration(each)} each, ") + progress.left()
+            state = ("" if each is None else f"{duration(each)} each, ") + progress.time_left()
             state = f"**{state[:1].upper()}{state[1:]}.**"
         facts = self._facts()
         head = (f"Run {self.run}", f"as of {exact_clock(progress.now)}")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tensorboard.compat.proto.summary_pb2 import Summary
 
 T = TypeVar("T")
-Held = Mapping[tuple[str, int], float]
+StoredValues = Mapping[tuple[str, int], float]
 History = Sequence[GenerationRecord]
 
 
@@ -59,9 +59,9 @@ def metrics_of(record: GenerationRecord) -> dict[str, float]:
     """Return the metrics of a generation without times and memory, named after the record's fields."""
     return {
         **_numbers(record, "generation"),
-        **_in(record.champion_excess.numbers if record.champion_excess else {}, "champion_excess"),
-        **_in(record.trading, "trading"),
-        **_in(record.learning, "learning"),
+        **_prefixed(record.champion_excess.numbers if record.champion_excess else {}, "champion_excess"),
+        **_prefixed(record.trading, "trading"),
+        **_prefixed(record.learning, "learning"),
     }
 
 
@@ -86,7 +86,7 @@ def _numbers(record: Record, group: str) -> dict[str, float]:
     }
 
 
-def _in(values: dict[str, float] | None, group: str) -> dict[str, float]:
+def _prefixed(values: dict[str, float] | None, group: str) -> dict[str, float]:
     return {f"{group}/{name}": float(value) for name, value in (values or {}).items()}
 
 
@@ -171,7 +171,7 @@ class TrackerListener(Listener):
 
     def __init__(self, config: Config, location: RunLocation, warn: Callable[[str], None]) -> None:
         names = dict.fromkeys(config.reporting.trackers)
-        self._followers = [_TrackerThread(name, tracker_class(name)(location, config), warn) for name in names]
+        self._threads = [_TrackerThread(name, tracker_class(name)(location, config), warn) for name in names]
 
     def __enter__(self) -> Self:
         return self
@@ -181,8 +181,8 @@ class TrackerListener(Listener):
     ) -> None:
         seconds = _LAST_WAIT_SECONDS if error is None else _LAST_WAIT_AFTER_ERROR_SECONDS
         end = time.monotonic() + seconds
-        for follower in self._followers:
-            follower.finish(max(end - time.monotonic(), 0.0))
+        for thread in self._threads:
+            thread.finish(max(end - time.monotonic(), 0.0))
 
     def prepared(self, training: Training) -> None:
         self.write(training.state.history, training.state.telemetry)
@@ -190,8 +190,8 @@ class TrackerListener(Listener):
     checkpointed = prepared
 
     def write(self, history: History, telemetry: Sequence[Telemetry]) -> None:
-        for follower in self._followers:
-            follower.write(history, telemetry)
+        for thread in self._threads:
+            thread.write(history, telemetry)
 
 
 EVENT_FILE_NAME = "events.out.tfevents.eigen"
@@ -348,7 +348,7 @@ class MlflowTracker:
             _make_database(self._database, self._folder)
         client = MlflowClient(self._uri)
         written, self._written = self._written, None
-        held: Held = {}
+        held: StoredValues = {}
         if written is None:
             found, held = self._open(client, history)
             written = found, 0
@@ -367,7 +367,7 @@ class MlflowTracker:
         if all(step <= len(history) for _, step in held):
             self._written = run, len(history)
 
-    def _open(self, client: "MlflowClient", history: History) -> tuple[str, Held]:
+    def _open(self, client: "MlflowClient", history: History) -> tuple[str, StoredValues]:
         """Return the id and values of the newest MLflow run that agrees with the history, or of a new one."""
         experiment = client.get_experiment_by_name(self._experiment)
         number = client.create_experiment(self._experiment) if experiment is None else experiment.experiment_id
@@ -415,7 +415,7 @@ def _make_database(path: Path, folder: Path) -> None:
     beside.unlink()
 
 
-def _values(client: "MlflowClient", run: "Run") -> Held:
+def _values(client: "MlflowClient", run: "Run") -> StoredValues:
     return {
         (name, metric.step): metric.value
         for name in run.data.metrics

@@ -187,15 +187,15 @@ def fold_row(one: FoldResult) -> dict[str, str | int | float | None]:
 
 
 # Letters that fit into the line under the title.
-_STORY = 118
+_SUBTITLE_LETTERS = 118
 
 
 def _plot_equity(result: WalkResult, path: Path) -> None:
-    story = result.verdict.sentence.split(";")[0]
-    story = story if len(story) <= _STORY else f"{story[:_STORY].rsplit(' ', 1)[0]} …"
+    subtitle = result.verdict.sentence.split(";")[0]
+    subtitle = subtitle if len(subtitle) <= _SUBTITLE_LETTERS else f"{subtitle[:_SUBTITLE_LETTERS].rsplit(' ', 1)[0]} …"
     shown = {"Champions": result.curve, **{NAMES[name]: curve for name, curve in result.baselines.items()}}
     colours = {"Champions": CHAMPION, **{NAMES[name]: BASELINE_COLOURS[name] for name in result.baselines}}
-    with figure_file(path, "Walk forward", story) as figure:
+    with figure_file(path, "Walk forward", subtitle) as figure:
         axes = figure.add_axes((0.07, 0.13, 0.68, 0.70))
         draw_equity(axes, shown, colours, [fold.played.last for fold in result.walk.folds])
         footnote(figure, "Dotted: the last day of a fold. The next is played by a champion that was trained later.")

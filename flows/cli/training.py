@@ -235,13 +235,13 @@ def require_trainable(config: "Config", name: str) -> "tuple[Sequence[str], RunP
 
 @contextmanager
 def _shown_on(display: Display, name: str, config: "Config") -> Iterator[None]:
-    """Show a training of the block, and let the first signal stop it; see `explained` for its errors."""
+    """Show a training of the block, and let the first signal stop it; see `errors_as_stops` for its errors."""
     # Bars and warnings must share a console; lines on a pipe must not be mixed with them.
     console, root = display.console, logging.getLogger()
     handler = ConsoleHandler(console if console.is_terminal else Console(stderr=True), display.signals)
     root.addHandler(handler)
     try:
-        with explained(display, name, config), display.signals.raising(), observed_by(display):
+        with errors_as_stops(display, name, config), display.signals.raising(), observed_by(display):
             yield
     finally:
         root.removeHandler(handler)
@@ -290,7 +290,7 @@ def train_as_flows(runs: "Sequence[tuple[str, Config]]", display: Display) -> No
 
 
 @contextmanager
-def explained(display: Display, name: str, config: "Config") -> Iterator[None]:
+def errors_as_stops(display: Display, name: str, config: "Config") -> Iterator[None]:
     """Raise `Stopped` for Ctrl-C, the memory guard and failures of disks, stores, workers and numbers.
 
     Its message says what is safe and how to go on, with the run that was trained last, else with the run `name`.

@@ -24,7 +24,7 @@ from eigen_core.generation import evaluate, evolve, start_training, train
 from eigen_core.market import build_panel
 from eigen_core.training.runs import status_of
 from flows.cli.console import Display
-from flows.cli.training import explained
+from flows.cli.training import errors_as_stops
 
 GENERATIONS = 6
 UPLOADS = Fault("status", method="POST|PUT", path="upload", times=None)
@@ -136,7 +136,7 @@ def test_what_stopped_a_run_is_said_though_the_store_is_away(
     finished_here: Config, fault_proxy: FaultProxy, error: BaseException
 ) -> None:
     fault_proxy.add(Fault("status", times=None))
-    with pytest.raises(Stopped) as stopped, explained(Display(Console()), "run", finished_here):
+    with pytest.raises(Stopped) as stopped, errors_as_stops(Display(Console()), "run", finished_here):
         raise error
     said = str(stopped.value)
     assert said.startswith("Stopped. " if isinstance(error, KeyboardInterrupt) else "Not whole. ")
