@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -37,10 +38,10 @@ def _no_warnings() -> Iterator[None]:
 
 def _all_zero() -> Run:
     history, telemetry = make_run(6, 4)
-    same = dict.fromkeys(("best_fitness", "mean_fitness", "validation", "champion_validation"), 0.0)
-    same |= {"fitness": (0.0,) * 4, "validations": (0.0,) * 4}
-    nothing = {"evaluate_seconds": 0.0, "train_seconds": 0.0, "evolve_seconds": 0.0, "checkpoint_seconds": None}
-    nothing |= {"rss_bytes": 0, "rss_peak_bytes": 0, "phases": ()}
+    same: dict[str, Any] = {"fitness": (0.0,) * 4, "validations": (0.0,) * 4}
+    same |= dict.fromkeys(("best_fitness", "mean_fitness", "validation", "champion_validation"), 0.0)
+    nothing: dict[str, Any] = {"rss_bytes": 0, "rss_peak_bytes": 0, "phases": (), "checkpoint_seconds": None}
+    nothing |= dict.fromkeys(("evaluate_seconds", "train_seconds", "evolve_seconds"), 0.0)
     return [one.model_copy(update=same) for one in history], [one.model_copy(update=nothing) for one in telemetry]
 
 

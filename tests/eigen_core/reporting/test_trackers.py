@@ -3,7 +3,7 @@
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -143,7 +143,8 @@ class Held:
     """What a tracker holds of a run."""
 
     tracker_name: ClassVar[str]
-    precision: ClassVar[Callable[[float], Any]]
+    number: ClassVar[type]
+    """As values are kept."""
 
     def __init__(self, store: Path, run: str) -> None:
         self.store, self.run = store, run
@@ -157,12 +158,12 @@ class Held:
 
     def expected(self, generations: int) -> Counter[tuple[str, int, float]]:
         found = metrics_since(0, HISTORY[:generations], TELEMETRY[:generations])
-        return Counter((tag, step, self.precision(value)) for step, metrics in found for tag, value in metrics.items())
+        return Counter((tag, step, self.number(value)) for step, metrics in found for tag, value in metrics.items())
 
 
 class InTensorBoard(Held):
     tracker_name = "tensorboard"
-    precision = np.float32
+    number = np.float32
 
     @property
     def path(self) -> Path:
@@ -184,7 +185,7 @@ class InTensorBoard(Held):
 
 class InMlflow(Held):
     tracker_name = "mlflow"
-    precision = float
+    number = float
 
     @property
     def client(self) -> Any:
