@@ -1,9 +1,8 @@
 """The benchmark of a GPU, in its small size on the CPU."""
 
 import pytest
-import torch
 
-from benchmarks import gpu, gpu_case
+from benchmarks import gpu
 from benchmarks.results import RESULTS
 
 
@@ -19,12 +18,3 @@ def test_it_runs_in_small_on_the_processor(capsys: pytest.CaptureFixture[str]) -
     assert all(int(cell.partition("(")[2].rstrip(")")) > 0 for row in rows for cell in row[-4:-2])
     assert all(float(cell) >= 0.0 for row in rows for cell in row[-2:])
     assert RESULTS.read_bytes() == kept
-
-
-def test_operators_and_what_they_touch_are_counted() -> None:
-    with gpu_case.TouchedBytes() as counted:
-        values = torch.ones(10)
-        values[2:5].add_(1.0)
-        torch.bmm(torch.ones(1, 2, 3), torch.ones(1, 3, 4))
-    assert counted.operators == 1 + 1 + 3
-    assert counted.bytes == 4 * (10 + (3 + 3) + (6 + 12 + 6 + 12 + 8))

