@@ -6,6 +6,7 @@ import re
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -22,7 +23,7 @@ Kind = Literal[
     "status",  # answer with `status`, forward nothing
     "reset",  # reset the connection, forward nothing
     "lost_reply",  # forward, then reset the connection instead of answering
-    "stall",  # say nothing until the faults are cleared, then forward
+    "stall",  # say nothing for `seconds` or until the faults are cleared, then forward
     "cut",  # send the first half of the reply's content, then reset the connection
     "flip_request",  # change one byte of what is sent
     "flip_reply",  # change one byte of the reply's content
@@ -47,6 +48,7 @@ class Fault:
     probability: float = 1.0
     status: int = 503
     message: str = "injected"
+    seconds: float = 3600.0
     where: float = 0.5
 
 
@@ -134,7 +136,8 @@ class FaultProxy:
         return _reset(request, answer)
 
     async def _stall(self, fault: Fault) -> None:
-        while any(kept is fault for kept in self._faults):
+        end = time.monotonic() + fault.seconds
+        while time.monotonic() < end and any(kept is fault for kept in self._faults):
             await asyncio.sleep(0.01)
 
     def _fault_for(self, method: str, path: str) -> Fault | None:
