@@ -27,7 +27,6 @@ from eigen_core.trading.baselines import (
     MatchedTraders,
     active_share,
     baseline_curves,
-    has_choice,
     play_matched_traders,
     play_shifted,
     share_of_capital,
@@ -311,7 +310,8 @@ class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
         trades = pd.concat(tables, ignore_index=True)
         rules = baseline_curves(self._prices, dates, config, span)
         known = self._known(span), self._dates(span)
-        by_timing = not has_choice(known[0].tradable[: len(span)].cpu().numpy())
+        # Agents have a choice on days with two or more tradable assets.
+        by_timing = not bool((known[0].tradable[: len(span)].sum(dim=1) > 1).any())
         timing = play_shifted(decided, *known, config, draws)
         return SpanResult(
             curve=accounts.combined_curve(),

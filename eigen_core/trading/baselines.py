@@ -320,11 +320,6 @@ def active_share(weights: Values, tradable: NDArray[np.bool_]) -> float:
     return float(np.abs(weights - equal).sum(axis=2).mean() / 2.0)
 
 
-def has_choice(tradable: NDArray[np.bool_]) -> bool:
-    """Return whether two assets are tradable on some day; `tradable` is bool `[days, assets]`."""
-    return bool((tradable.sum(axis=1) > 1).any())
-
-
 def fewest_days(trading: TradingConfig) -> int:
     """Return the days that a backtest needs for `FEWEST_SHIFTS` shifts."""
     return 2 * trading.holding_days + 1 + FEWEST_SHIFTS
