@@ -49,6 +49,8 @@ _ANOTHER_FOLDER = "give another folder with --out"
 
 
 class Trial(Record):
+    """The verdict on the champion of a small run that was trained on a synthetic market."""
+
     edge: float | None
     """Information coefficient of the feature planted into the market; None: a market in which nothing can be
     predicted."""

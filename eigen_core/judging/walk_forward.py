@@ -236,7 +236,7 @@ def _stored_definition(store: Store, name: str) -> Mapping[str, Any]:
     try:
         return parse_checksummed(store.read(document, _MOST_BYTES))
     except MissingObjectError as error:
-        raise InputError(f"There is no walk '{name}' in {store.url}.") from error
+        raise InputError(f"There is no walk '{name}' in {store.url}: start one with `eigen walk {name}`.") from error
     except ValueError as error:
         raise InputError(
             f"{document} in {store.url} {error}: restore a copy of this file, or delete it and run the same "
