@@ -50,7 +50,7 @@ _DRIVER = Path("/proc/driver/nvidia/version")
 
 @run_options("preset", "assignments", "data", "store", "device")
 def doctor(*, options: RunOptions, as_json: Json = False) -> None:
-    """Check what a training needs here, and say what to do: exit code 0 if nothing failed, 1 otherwise."""
+    """Check whether this machine can train, and say what to do if not: exit code 0 if nothing failed, else 1."""
     from flows.server.prefect_settings import prepare_environment
     from flows.server.servers import server_for_training
     from flows.server.state_directory import StateDirectory
@@ -190,7 +190,7 @@ class Doctor:
     def _memory(self) -> Found:
         run_plan = self._run_plan
         if run_plan is None:
-            return "warning", "what the run takes is not known", _SEE_DATA
+            return "warning", "the memory that the run takes is not known", _SEE_DATA
         if run_plan.fits_memory:
             return "ok", run_plan.sentence(disk=False), ""
         advice = "Free memory, raise the limit, or change the settings as `eigen plan` says."
@@ -233,7 +233,7 @@ class Doctor:
     def _disk(self) -> Found:
         found = f"{size(shutil.disk_usage(nearest_existing(self._folder)).free)} free at {self._folder}"
         if self._run_plan is None:
-            return "warning", f"{found}; what the run takes is not known", _SEE_DATA
+            return "warning", f"{found}; the room that the run takes is not known", _SEE_DATA
         disk = self._run_plan.disk
         takes = f"{size(disk.checkpoint_bytes)} a checkpoint and {size(disk.local_bytes or disk.most_bytes)} at most"
         found = f"{found}; preset {self._config.preset} takes {takes}"

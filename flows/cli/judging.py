@@ -340,7 +340,7 @@ def act(
     store: Store = None,
     as_json: Json = False,
 ) -> None:
-    """Show what the champion orders for the next day, and keep it; no order is sent anywhere."""
+    """Show the champion's orders for the next day, and keep them in a file; no order is sent anywhere."""
     from eigen_core.judging.act import act as decide
 
     with progress_shown():
@@ -410,7 +410,7 @@ def audit(
     days: Annotated[int, number("Number of days after which later rows are changed.", most=1_000)] = 8,
     as_json: Json = False,
 ) -> None:
-    """Try every feature for look-ahead, and show what the data report says of the prices."""
+    """Try every feature for look-ahead, and show the data report on the prices."""
     from eigen_core.market.audit import audit_market
 
     config = options.config()
@@ -436,7 +436,7 @@ def print_audit(console: Console, audited: "MarketAudit") -> None:
     print_line(
         console,
         f"Tried {count(len(audited.features), 'feature')} of {count(audited.symbols, 'symbol')} on "
-        f"{count(len(audited.days), 'day')} ({audited.days[0]} to {audited.days[-1]}): what comes after each was cut "
+        f"{count(len(audited.days), 'day')} ({audited.days[0]} to {audited.days[-1]}): the days after each were cut "
         "off, then shuffled.",
     )
     for finding in (*audited.found, *audited.suspected):

@@ -1,4 +1,4 @@
-"""The commands plan and presets: what a run would take, and what can be set."""
+"""The commands plan and presets: the resources that a run would take, and the settings."""
 
 import json
 import re
@@ -40,7 +40,7 @@ def plan(
     assets: Annotated[int | None, number("Tradable columns among them.", most=LARGEST, shown="all")] = None,
     as_json: Json = False,
 ) -> None:
-    """Show what a run would take, without training: memory, disk, uploads, time; exit code 3 if it does not fit."""
+    """Show memory, disk, uploads and time of a run without training it; exit code 3 if it does not fit."""
     prepare_environment()
     config = options.config()
     shape = _shape_of(days, columns, assets, config.market.data)
@@ -186,7 +186,7 @@ def presets_document() -> list[dict[str, Any]]:
 
 
 def print_presets(console: Console) -> None:
-    headers = ("preset", "what it is", "overrides")
+    headers = ("preset", "description", "overrides")
     table = PlainTable(*headers, left=headers, least_important=("overrides",))
     for preset in presets_document():
         overrides = "\n".join(f"{key}={json.dumps(value)}" for key, value in preset["overrides"].items())
@@ -225,7 +225,7 @@ def print_settings(console: Console, config: "Config") -> None:
             ends_section=section != following,
         )
     table.print(console)
-    print_line(console, "Bold: what the preset overrides. Change a setting: eigen train --set KEY=VALUE")
+    print_line(console, "Bold: values that the preset changes. Change a setting: eigen train --set KEY=VALUE")
 
 
 def _value(value: object) -> str:

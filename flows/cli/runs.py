@@ -204,14 +204,14 @@ def runs(store: Store = None, as_json: Json = False) -> None:
 
 
 def show(name: RunName, store: Store = None, as_json: Json = False) -> None:
-    """Show a run: how far it is, and what each generation gave."""
+    """Show a run: its progress, and the results of each generation."""
     from eigen_core.training.runs import status_of
 
     print_result(as_json, run_document, print_run, status_of(store_of(store), name))
 
 
 def memory(name: RunName, store: Store = None, as_json: Json = False) -> None:
-    """Show what took the memory of a run: its newest memory report, or what each phase of it took."""
+    """Show the memory use of a run: its newest memory report, or the memory of each phase."""
     from eigen_core.training.journals import memory_reports
     from eigen_core.training.runs import status_of
 
@@ -286,7 +286,7 @@ def memory_document(status: "RunStatus", reports: Sequence[Path]) -> dict[str, A
 
 
 def print_memory(console: Console, status: "RunStatus", reports: Sequence[Path]) -> None:
-    """Print the newest report of a run; without one, what each phase of the newest generations took."""
+    """Print the newest report of a run; without one, the memory of each phase of the newest generations."""
     if reports:
         print_line(console, _content(reports[0]))
         for index, path in enumerate(_files(reports)):

@@ -1,4 +1,4 @@
-"""The commands of server, workers and flow runs, and what they print."""
+"""The commands of server, workers and flow runs, and their output."""
 
 import logging
 import os
@@ -201,12 +201,12 @@ def up(
         bool, flag("--without-password", "Let other machines reach a server without a password.")
     ] = False,
     resume: Annotated[
-        bool, flag("--resume", "Go on with what was launched last, else the newest unfinished run.")
+        bool, flag("--resume", "Continue the run that was launched last, else the newest unfinished one.")
     ] = False,
     foreground: Annotated[bool, flag("--foreground", "Run until SIGTERM or Ctrl-C, then stop everything.")] = False,
     only: Annotated[Literal["server", "worker"] | None, option("server|worker", "Start this component alone.")] = None,
 ) -> None:
-    """Start what does not run yet of server, deployments and worker, in the background."""
+    """Start server, deployments and worker in the background, as far as they do not run yet."""
     from flows.server import servers
 
     environment = _environment()
@@ -239,7 +239,7 @@ def down(
         bool, flag("--remove", "Remove deployments, schedules and automations from the server, too.")
     ] = False,
 ) -> None:
-    """Stop what `eigen up` has started here: the training, the worker, the server."""
+    """Stop the training, the worker and the server that `eigen up` has started here."""
     _environment()
     from flows.server import deployments, status
     from flows.server.up import bring_down
@@ -263,7 +263,7 @@ def status(
     as_json: Json = False,
     healthy: Annotated[bool, flag("--healthy", "Print nothing; exit code 0 if all of it is running, else 1.")] = False,
 ) -> None:
-    """Show what runs, the last checkpoint and uploads; exit code 1: a component is not running."""
+    """Show the state of server, worker and training; exit code 1: a component is not running."""
     home = _state_directory()
     if healthy:
         from flows.server.servers import is_up
@@ -356,9 +356,9 @@ def launch(*, options: RunOptions) -> None:
 
 def logs(
     name: RunName,
-    follow: Annotated[bool, flag("--follow", "Print what is logged until Ctrl-C.", "-f")] = False,
+    follow: Annotated[bool, flag("--follow", "Print new lines too, until Ctrl-C.", "-f")] = False,
 ) -> None:
-    """Show what a run's flow runs have logged, in the order of time."""
+    """Show the logs of a run's flow runs, in the order of time."""
     _environment()
     from flows.server import deployments, flow_runs
 

@@ -318,7 +318,7 @@ def errors_as_stops(display: Display, name: str, config: "Config") -> Iterator[N
     except FloatingPointError as error:
         # The same computation from the same checkpoint ends in the same way.
         raise Stopped(
-            f"{error} A resume would end in the same way: correct what gave it, or train another run with other "
+            f"{error} A resume would end in the same way: correct its cause, or train another run with other "
             f"settings. {_what_is_saved(*last())}."
         ) from error
     except OSError as error:

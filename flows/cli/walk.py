@@ -1,4 +1,4 @@
-"""The command eigen walk: folds of days, each trained as an ordinary run, and what they earn together."""
+"""The command eigen walk: folds of days, each trained as an ordinary run, and their joint earnings."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

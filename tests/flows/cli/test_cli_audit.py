@@ -11,7 +11,7 @@ def test_clean_prices_are_exit_code_0_with_what_was_tried() -> None:
     ended = eigen("audit", "--data", "us5", "--days", "1", code=0)
     lines = ended.stdout.splitlines()
     assert lines[0].startswith("Read 12,154 rows from ")
-    assert lines[-3].startswith("Tried 15 features of 5 symbols on 1 day (2011-03-01 to 2011-03-01): what comes after")
+    assert lines[-3].startswith("Tried 15 features of 5 symbols on 1 day (2011-03-01 to 2011-03-01): the days after")
     assert lines[-2] == "No value up to these days changed: no look-ahead was found."
     # Of 3,019 days before those held out: thirds of 1,006, in which 7 standard errors are 0.22 and 0.49.
     assert "It misses look-ahead that correlates less than 0.22 (1 day) to 0.49 (5 days) in each symbol" in lines[-1]
