@@ -13,7 +13,7 @@ from eigen_core.common.progress import report_progress
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.learning import LearningPlan, learner_class
-from eigen_core.learning.method import NOISE_FACTOR
+from eigen_core.learning.population_method import NOISE_FACTOR
 from eigen_core.machine.arithmetic import compute_reproducibly, is_reproducible
 from eigen_core.machine.gpu import on_device
 from eigen_core.machine.performance import ThreadTrial, agents_at_once, playing_at_once

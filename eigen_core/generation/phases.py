@@ -18,7 +18,7 @@ from eigen_core.common.records import GenerationRecord, HoldoutResult, ancestors
 from eigen_core.generation.executor import Episodes
 from eigen_core.generation.state import EvaluationResult, TrainingState
 from eigen_core.learning import Champion, GenerationResult
-from eigen_core.learning.method import mean_of_lowest, spread_starts, standard_errors
+from eigen_core.learning.population_method import mean_of_lowest, spread_starts, standard_errors
 from eigen_core.networks.population import agent_groups
 from eigen_core.task import Rollout
 

@@ -25,7 +25,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.records import Lineage
 from eigen_core.config import CemConfig, Config
-from eigen_core.learning.method import (
+from eigen_core.learning.population_method import (
     GenerationResult,
     MethodState,
     NewAgents,

@@ -14,8 +14,8 @@ from torch import Tensor
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import Curve
 from eigen_core.config import Config, CounterfactualConfig
+from eigen_core.learning.base_learners import BatchLearner, Step, clipped_step, scaled
 from eigen_core.learning.interface import learner_settings
-from eigen_core.learning.steps import BatchLearner, Step, clipped_step, scaled
 from eigen_core.networks import Heads
 from eigen_core.networks.actions import RESERVE_VALUES, ExpectedOutcomes, update_reserve
 from eigen_core.networks.population import Population

@@ -15,7 +15,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.records import GenerationRecord, Lineage, Record
 from eigen_core.config import BreedingConfig, Config, ErlConfig, GeneticConfig
-from eigen_core.learning.method import (
+from eigen_core.learning.population_method import (
     GenerationResult,
     MethodState,
     NewAgents,

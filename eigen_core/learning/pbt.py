@@ -15,7 +15,7 @@ from torch import Tensor
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.records import Lineage
 from eigen_core.config import Config, PbtConfig
-from eigen_core.learning.method import (
+from eigen_core.learning.population_method import (
     NOISE_FACTOR,
     GenerationResult,
     MethodState,

@@ -21,8 +21,8 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.records import Curve
 from eigen_core.config import Config, PpoConfig
+from eigen_core.learning.base_learners import BaseLearner, bias_corrections, clipped_step, scaled
 from eigen_core.learning.interface import LearningResult, learner_settings, setting
-from eigen_core.learning.steps import BaseLearner, bias_corrections, clipped_step, scaled
 from eigen_core.learning.trajectories import TrajectoryBuffer
 from eigen_core.networks import Heads
 from eigen_core.networks.population import Population

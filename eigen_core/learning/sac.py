@@ -12,8 +12,8 @@ from torch import Tensor
 
 from eigen_core.common.records import Curve
 from eigen_core.config import Config, SacConfig
+from eigen_core.learning.base_learners import OffPolicyLearner, Step, adam_update, discounted_rewards, polyak_update
 from eigen_core.learning.interface import learner_settings
-from eigen_core.learning.steps import OffPolicyLearner, Step, adam_update, discounted_rewards, polyak_update
 from eigen_core.networks import Heads, Policy
 from eigen_core.networks.population import Population
 from eigen_core.task import Encoded, Observed, Transitions

@@ -20,9 +20,9 @@ from torch.distributions import Normal
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import ActorCriticConfig, PpoConfig, SacConfig, Td3Config
 from eigen_core.generation import TrainingState
+from eigen_core.learning.base_learners import BatchPlan
 from eigen_core.learning.interface import learner_settings
 from eigen_core.learning.ppo import EpisodePlan
-from eigen_core.learning.steps import BatchPlan
 from eigen_core.networks.layout import Parameters
 from eigen_core.networks.population import Population
 from eigen_core.task.gymnasium_environment import open_environment

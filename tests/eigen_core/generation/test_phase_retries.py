@@ -10,8 +10,8 @@ import torch
 from training_cases import advance, content_of, small_state
 
 import eigen_core.generation.phases
+import eigen_core.learning.base_learners
 import eigen_core.learning.genetic
-import eigen_core.learning.steps
 from eigen_core.common.progress import progress_to
 from eigen_core.generation import TrainingState, evaluate, evolve, train
 from eigen_core.networks import AgentNetwork
@@ -71,7 +71,7 @@ def fused(place: tuple[object, str] | None, fuse: Fuse) -> Iterator[None]:
         yield
 
 
-phases, steps = eigen_core.generation.phases, eigen_core.learning.steps
+phases, steps = eigen_core.generation.phases, eigen_core.learning.base_learners
 genetic = eigen_core.learning.genetic
 
 # Where a phase can fail: in its reports of progress, or in the calls of a function.

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import DdpgConfig
-from eigen_core.learning.steps import bias_corrections, clip_rows, clipped_step
+from eigen_core.learning.base_learners import bias_corrections, clip_rows, clipped_step
 from eigen_core.networks.population import Population
 
 MOMENTS = {"first_moment": "exp_avg", "second_moment": "exp_avg_sq"}

@@ -14,9 +14,9 @@ from training_cases import market_of
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config, DdpgConfig, merge
 from eigen_core.generation import evaluate, evolve, start_training, train
+from eigen_core.learning.base_learners import BatchPlan
 from eigen_core.learning.ddpg import DdpgLearner
 from eigen_core.learning.interface import learner_settings
-from eigen_core.learning.steps import BatchPlan
 from eigen_core.market import Panel
 from eigen_core.networks import AgentNetwork, ParameterLayout
 from eigen_core.networks.population import initial_weights

@@ -13,10 +13,10 @@ from eigen_core.common.errors import InputError
 from eigen_core.config import Config, DirectConfig, merge
 from eigen_core.generation import start_training
 from eigen_core.generation.phases import validation_slices
+from eigen_core.learning.base_learners import BatchPlan
 from eigen_core.learning.counterfactual import CounterfactualLearner
 from eigen_core.learning.direct import DirectLearner
 from eigen_core.learning.interface import learner_settings
-from eigen_core.learning.steps import BatchPlan
 from eigen_core.networks.actions import RESERVE_VALUES
 from eigen_core.networks.population import initial_weights
 from eigen_core.planning.sizes import Sizes

@@ -1,4 +1,4 @@
-"""Gradient steps of stacked agents, shared by learners: batches, Adam, fitting of critics.
+"""Base classes of learners: batches, Adam, and the steps of critics and actors, for a group of agents at once.
 
 Every operation of Adam is one rounding per value, and norms are summed in fixed pieces, so that the bits of an agent do
 not depend on the other agents in its group or on the number of threads.
@@ -358,7 +358,7 @@ class FittedCritics(NamedTuple, Generic[Encoded]):
 
 
 class OffPolicyLearner(BatchLearner[Observed, Encoded]):
-    """Fits critics to temporal-difference targets, and an actor to the critics; subclasses implement both goals."""
+    """Fits critics to temporal-difference targets, and an actor to the critics; subclasses define targets and loss."""
 
     _learner: OffPolicyConfig
 
