@@ -11,6 +11,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -108,14 +109,14 @@ def test_workers_are_given_the_gpus_where_the_run_computes_on_one(
     started: tuple[int, tuple[str, ...]] | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made = list[tuple[int, tuple[str, ...]]]()
+    made = Mock(return_value=nullcontext())
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     monkeypatch.setattr("eigen_core.run.resolve_device", lambda _: SimpleNamespace(type=device))
-    monkeypatch.setattr(eigen_core.workers, "LocalWorkers", lambda *arguments: nullcontext(made.append(arguments)))
+    monkeypatch.setattr(eigen_core.workers, "LocalWorkers", made)
     with local_workers(small_config(workers=workers)):
         pass
-    assert made == ([] if started is None else [started])
+    assert [call.args for call in made.call_args_list] == ([] if started is None else [started])
 
 
 @contextmanager
