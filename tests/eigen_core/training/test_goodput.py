@@ -56,7 +56,7 @@ def interrupted_at(location: RunLocation, moment: datetime) -> None:
 
 
 @pytest.mark.parametrize("checkpoint", [None, 4.0])
-def test_an_interruption_is_known_by_the_last_sign_of_life(location: RunLocation, checkpoint: float | None) -> None:
+def test_an_interruption_is_known_by_the_last_heartbeat(location: RunLocation, checkpoint: float | None) -> None:
     with pytest.raises(MemoryError), journals.goodput_recorded(location, None, (AskedToEndError,)):
         raise MemoryError
     [first] = journals.STARTS.read(location)
@@ -90,7 +90,7 @@ def test_who_is_asked_to_end_is_not_interrupted(location: RunLocation) -> None:
         assert start.waited_seconds == pytest.approx((start.moment - process).total_seconds())
 
 
-def test_every_step_of_a_loop_is_a_sign_of_life(location: RunLocation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_step_of_a_loop_is_a_heartbeat(location: RunLocation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(eigen_core.training.journals, "_TOUCH_SECONDS", 0.0)
     heartbeat = location.root / location.name / journals.HEARTBEAT
     with journals.goodput_recorded(location, None, (AskedToEndError,)):
