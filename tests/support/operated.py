@@ -114,7 +114,7 @@ class Operated:
         return str(self.ask(path, name=run, parameters={"config": config, "run": run})["id"])
 
     def suspend(self, number: str) -> None:
-        end = datetime.now(UTC) + timedelta(minutes=5)
+        end = datetime.now(UTC) + timedelta(hours=1)
         details = {"pause_timeout": end.isoformat(), "pause_reschedule": True}
         state = {"type": "PAUSED", "name": "Suspended", "state_details": details}
         self.ask(f"flow_runs/{number}/set_state", state=state, force=True)
