@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 
-from prefect import flow
+from prefect import flow, runtime
 from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
 from pydantic import Field, GetJsonSchemaHandler
@@ -25,6 +25,12 @@ from flows.server.prefect_internals import keep_training_without_slot
 
 if TYPE_CHECKING:
     from eigen_core.housekeeping import CleanedRun
+
+if runtime.flow_run.id is not None:
+    # In the process of a flow run, import what a training needs now: Prefect's threads parse signatures when the flow
+    # begins, pydantic parses the sources of models as they are imported, and before Python 3.11.8 and 3.12.2 two
+    # threads that parse at once may raise a SystemError (github.com/python/cpython/issues/106905).
+    import flows.server.training  # noqa: F401
 
 
 class _Form:

@@ -50,3 +50,16 @@ def test_a_table_of_runs_is_printed_without_what_a_training_loads(tmp_path: Path
 def test_a_server_that_a_file_of_prefect_names_is_still_asked(tmp_path: Path, file: str, content: str) -> None:
     (tmp_path / file).write_text(content)
     assert "http://127.0.0.1:9" in ran(["status"], tmp_path).stdout
+
+
+@pytest.mark.parametrize("flow_run", ["", "0b8e3c5a-7f3e-4a55-9a4e-2f4d1c5b7a90"], ids=["hook", "flow run"])
+def test_the_process_of_a_flow_run_loads_its_training_before_threads_of_prefect_begin(
+    tmp_path: Path, flow_run: str
+) -> None:
+    """Old releases of Python 3.11 and 3.12 may raise a SystemError if two threads parse sources at the same time."""
+    environment = eigen_environment(tmp_path / "prefect") | ({"PREFECT__FLOW_RUN_ID": flow_run} if flow_run else {})
+    code = "import flows.server.flows, sys; print(*sys.modules)"
+    command = [sys.executable, "-c", code]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=True)
+    assert ("flows.server.training" in ended.stdout.split()) == bool(flow_run)
+    assert ("torch" in ended.stdout.split()) == bool(flow_run)
