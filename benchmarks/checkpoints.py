@@ -13,7 +13,7 @@ import torch
 from benchmarks.measure import extra_resident_mb, in_own_process, take_turns
 from benchmarks.results import Section
 from benchmarks.synthetic import leaking_market
-from eigen_core.checkpoint.ring import Ring
+from eigen_core.checkpoint.replay_shards import Ring
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.config import Config

@@ -18,7 +18,7 @@ from benchmarks.measure import in_own_process
 from benchmarks.results import Section
 from eigen_core.checkpoint.run_contents import RunContents
 from eigen_core.checkpoint.store import LocalStore
-from eigen_core.common.runtime import default_cache_root
+from eigen_core.common.process import default_cache_root
 from eigen_core.config.loading import load_config
 from eigen_core.machine import tune_allocator
 from eigen_core.run import train_run

@@ -1,6 +1,6 @@
 """The science and the state of Eigen: market, trading, population, learning, evolution, checkpoints."""
 
-from eigen_core.common.runtime import make_products_reproducible, wait_passively
+from eigen_core.common.process import make_products_reproducible, wait_passively
 
 __version__ = "0.1.0"
 

@@ -22,7 +22,7 @@ from eigen_core.common.errors import WorkerLostError
 from eigen_core.common.records import HoldoutResult, Telemetry
 from eigen_core.common.text import duration, size
 from eigen_core.config import Config
-from eigen_core.config.machine import machine_values
+from eigen_core.config.machine_settings import machine_values
 from eigen_core.config.stored import stored_values
 from eigen_core.generation import TrainingState, record_telemetry, resolve_device, restore, snapshot, snapshot_form
 from eigen_core.judging.evaluation_log import keep_look

@@ -23,7 +23,7 @@ sys.path[:0] = [str(_TESTS.parent), str(_TESTS / "support")]
 
 from tested_device import VARIABLE  # noqa: E402 - found only now
 
-from eigen_core.common.runtime import default_cache_root  # noqa: E402 - found only now
+from eigen_core.common.process import default_cache_root  # noqa: E402 - found only now
 
 # Fixtures that any test may ask for: gcs_emulator, gcs_bucket, quick_retries, fault_proxy, intel_mkl.
 pytest_plugins = ["gcs_emulator", "fault_proxy", "intel_mkl"]

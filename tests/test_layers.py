@@ -15,7 +15,7 @@ MOST_FILES = 20
 
 
 def part_of(module: str) -> str:
-    """The package of a module: `checkpoint` of `eigen_core.checkpoint.ring`, `flows.cli`, `tasks`."""
+    """The package of a module: `checkpoint` of `eigen_core.checkpoint.replay_shards`, `flows.cli`, `tasks`."""
     first, *rest = module.split(".")
     if first == "eigen_core":
         return rest[0] if rest else first

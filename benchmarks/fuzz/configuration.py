@@ -19,7 +19,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.config import PRESET_NAMES, Config
 from eigen_core.config.explain import Setting, flatten, settings, with_variants_of
 from eigen_core.config.loading import config_from_values, load_config
-from eigen_core.config.machine import MACHINE_SETTINGS
+from eigen_core.config.machine_settings import MACHINE_SETTINGS
 from eigen_core.training.runs import Run
 
 _LONGEST_SENTENCE = 600

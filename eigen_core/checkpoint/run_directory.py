@@ -25,7 +25,7 @@ from eigen_core.checkpoint.integrity import (
 )
 from eigen_core.checkpoint.locks import FileLock
 from eigen_core.checkpoint.manifest import FORMAT_VERSION, Manifest, damaged_generation, manifest_bytes
-from eigen_core.checkpoint.ring import ring_columns, write_ring
+from eigen_core.checkpoint.replay_shards import ring_columns, write_ring
 from eigen_core.checkpoint.run_contents import RunContents, newest_of, no_such_run
 from eigen_core.checkpoint.snapshot import (
     LoadedGeneration,

@@ -30,7 +30,7 @@ from eigen_core.checkpoint.manifest import (
     TensorFacts,
     reading_part,
 )
-from eigen_core.checkpoint.ring import Ring, read_ring, ring_columns
+from eigen_core.checkpoint.replay_shards import Ring, read_ring, ring_columns
 from eigen_core.checkpoint.tensors import read_tensors, tensor_facts, write_tensors
 from eigen_core.common.records import Arithmetic
 

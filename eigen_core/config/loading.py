@@ -10,7 +10,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.text import json_or_text, listed, quoted
 from eigen_core.config.explain import Setting, flatten, section_names, settings
 from eigen_core.config.learning import VARIANTS
-from eigen_core.config.machine import MACHINE_SETTINGS
+from eigen_core.config.machine_settings import MACHINE_SETTINGS
 from eigen_core.config.model import Config, merge
 
 _SHOWN_KEYS = 5

@@ -10,7 +10,7 @@ import yaml
 from pydantic import Field, field_validator, model_validator
 
 from eigen_core.common.errors import InputError
-from eigen_core.common.runtime import Instructions
+from eigen_core.common.process import Instructions
 from eigen_core.common.text import quoted
 from eigen_core.config.learning import (
     VARIANTS,
@@ -25,7 +25,7 @@ from eigen_core.config.learning import (
     ReplayConfig,
     Variants,
 )
-from eigen_core.config.machine import secrets_in
+from eigen_core.config.machine_settings import secrets_in
 from eigen_core.config.market import EnvironmentConfig, MarketConfig, TradingConfig
 from eigen_core.config.registry import (
     Count,

@@ -10,7 +10,7 @@ from eigen_core.common.text import quoted
 from eigen_core.config.explain import settings
 from eigen_core.config.learning import VARIANTS, Variants
 from eigen_core.config.loading import config_from_values
-from eigen_core.config.machine import belongs_to_run, values_where
+from eigen_core.config.machine_settings import belongs_to_run, values_where
 from eigen_core.config.market import own_path
 from eigen_core.config.model import Config, merge
 

@@ -18,7 +18,7 @@ from eigen_core.common.records import GenerationRecord, HoldoutResult, ancestors
 from eigen_core.generation.executor import Episodes
 from eigen_core.generation.state import EvaluationResult, TrainingState
 from eigen_core.learning import Champion, GenerationResult
-from eigen_core.learning.population_method import mean_of_lowest, spread_starts, standard_errors
+from eigen_core.learning.champion import fitness_and_scores, spread_starts
 from eigen_core.networks.population import agent_groups
 from eigen_core.task import Rollout
 
@@ -69,8 +69,9 @@ def evaluate(state: TrainingState) -> EvaluationResult:
     played = state.executor.play(state.population, episodes)
     rows = played.training.transitions
     assert rows is not None
-    fitness, validations, scores = _fitness_and_scores(
-        state, None if episodes.random else played.training.rewards, played.fixed.rewards
+    with_noise = None if episodes.random else played.training.rewards
+    fitness, validations, scores = fitness_and_scores(
+        state.config.evaluation, with_noise, played.fixed.rewards, episodes.fixed, state.task.episode_steps
     )
     best, validation = int(np.argmax(scores)), slice(state.config.evaluation.fitness_slices, None)
     result = EvaluationResult(
@@ -85,33 +86,6 @@ def evaluate(state: TrainingState) -> EvaluationResult:
     champion = _champion_after(state, result)
     state.commit(replay=state.replay.appended(rows), champion=champion, evaluated=result)
     return result
-
-
-def _fitness_and_scores(
-    state: TrainingState, with_noise: NDArray[np.float64] | None, noise_free: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return fitness, validation fitness and score of each agent: float64 `[agents]` each.
-
-    Rewards are `[agents, slices]`: `with_noise` of the training episodes, None if random actions were played;
-    `noise_free` of fitness, then of validation.
-    """
-    evaluation, slices = state.config.evaluation, state.config.evaluation.fitness_slices
-    validations = mean_of_lowest(noise_free[:, slices:], evaluation.validation_lowest)
-    fitness = validations
-    if slices:
-        fitness = noise_free[:, :slices].mean(axis=1)
-    elif with_noise is not None:
-        fitness = mean_of_lowest(with_noise, evaluation.lowest)
-    share, scores = evaluation.champion_validation_share, validations
-    if share < 1.0:
-        scores = share * validations + (1.0 - share) * fitness
-    if evaluation.champion_standard_errors:
-        steps = state.task.episode_steps
-        squares = (share * standard_errors(noise_free[:, slices:], validation_slices(state), steps)) ** 2
-        if share < 1.0:
-            squares += ((1.0 - share) * standard_errors(noise_free[:, :slices], fitness_slices(state), steps)) ** 2
-        scores = scores - evaluation.champion_standard_errors * np.sqrt(squares)
-    return fitness, validations, scores
 
 
 def _champion_after(state: TrainingState, result: EvaluationResult) -> Champion:

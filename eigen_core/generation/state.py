@@ -13,7 +13,7 @@ from pydantic import Field, JsonValue, TypeAdapter
 from torch import Tensor
 
 from eigen_core.checkpoint.integrity import UnfitSnapshotError
-from eigen_core.checkpoint.ring import Ring
+from eigen_core.checkpoint.replay_shards import Ring
 from eigen_core.checkpoint.snapshot import Snapshot, SnapshotForm
 from eigen_core.checkpoint.tensors import tensors_sha256
 from eigen_core.common.errors import InputError

@@ -34,8 +34,8 @@ from eigen_core.checkpoint.store import (
 from eigen_core.checkpoint.tensors import tensors_sha256
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import replacing
+from eigen_core.common.process import default_cache_root
 from eigen_core.common.records import Record
-from eigen_core.common.runtime import default_cache_root
 from eigen_core.config import Config
 
 logger = logging.getLogger(__name__)

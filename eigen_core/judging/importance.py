@@ -18,7 +18,7 @@ from eigen_core.config import Config
 from eigen_core.generation.state import resolve_device
 from eigen_core.judging.run_backtests import agents_on_market
 from eigen_core.learning import learner_class
-from eigen_core.learning.population_method import spread_starts
+from eigen_core.learning.champion import spread_starts
 from eigen_core.machine.performance import computing_threads
 from eigen_core.market.panel import Panel
 from eigen_core.task import task_class

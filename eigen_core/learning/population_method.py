@@ -1,4 +1,4 @@
-"""Interface of population methods, and fitness from rewards."""
+"""Interface of population methods."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,31 +10,12 @@ from torch import Tensor
 
 from eigen_core.common.records import GenerationRecord, Lineage
 from eigen_core.config import Config, EvolutionConfig
+from eigen_core.learning.champion import Champion
 from eigen_core.networks.population import Population
 
 Number = float | int | None
 NOISE_FACTOR = "noise_factor"
 """Name of the gene by which an agent's exploration noise is multiplied."""
-
-
-@dataclass(frozen=True)
-class Champion:
-    """The agent with the best score so far.
-
-    Attributes:
-        weights: float32 `[parameters]`, as validated.
-        validation: fitness in the validation episodes.
-        score: see `EvaluationConfig.champion_validation_share`.
-        generation, agent: the generation that found it, and its index there.
-        task_state: the task's state in that generation (`Task.state`).
-    """
-
-    weights: Tensor
-    validation: float
-    score: float
-    generation: int
-    agent: int
-    task_state: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -126,38 +107,3 @@ class PopulationMethod(Protocol):
         return {}
 
     def breed(self, result: GenerationResult) -> NextPopulation: ...
-
-
-def mean_of_lowest(rewards: NDArray[np.float64], lowest: int) -> NDArray[np.float64]:
-    """Return the mean of the `lowest` smallest rewards of each agent: float64 `[agents, slices]` -> `[agents]`."""
-    means: NDArray[np.float64] = np.sort(rewards, axis=1)[:, :lowest].mean(axis=1)
-    return means
-
-
-def spread_starts(starts: range, slices: int) -> NDArray[np.int64]:
-    """Return the first days of `slices` episodes, spread evenly over `starts`: int64 `[slices]`."""
-    return np.linspace(starts[0], starts[-1], slices).round().astype(np.int64)
-
-
-def standard_errors(rewards: NDArray[np.float64], starts: NDArray[np.int64], episode_steps: int) -> NDArray[np.float64]:
-    """Standard error of the mean reward of each agent over episodes that may overlap.
-
-    If the rewards of single days are independent and alike, two episodes of T days whose starts differ by d correlate
-    by r = max(0, 1 - d / T). With R the mean of r over all pairs of episodes, an episode with itself included, and v
-    the variance of an episode, the mean has the variance v R, and the mean squared deviation from the mean the
-    expectation v (1 - R): the squared error is the one times R / (1 - R). Without overlap that is the usual error.
-
-    Args:
-        rewards: float64 `[agents, slices]`.
-        starts: first step of each episode, int64 `[slices]`.
-        episode_steps: T.
-
-    Returns:
-        float64 `[agents]`; 0 if all episodes are the same one, from which no error can be estimated.
-    """
-    correlations = np.clip(1.0 - np.abs(starts[:, None] - starts) / episode_steps, 0.0, None)
-    shared = float(correlations.mean())
-    if (starts == starts[0]).all():
-        return np.zeros(len(rewards))
-    errors: NDArray[np.float64] = np.sqrt(rewards.var(axis=1) * shared / (1.0 - shared))
-    return errors

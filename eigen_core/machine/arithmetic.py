@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from eigen_core.common.process import MKL_MODE, STRICT, TORCH_CAPABILITY, Instructions, use_instructions
 from eigen_core.common.records import Arithmetic
-from eigen_core.common.runtime import MKL_MODE, STRICT, TORCH_CAPABILITY, Instructions, use_instructions
 
 logger = logging.getLogger(__name__)
 

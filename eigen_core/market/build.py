@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow
 
 from eigen_core.common.errors import InputError
+from eigen_core.common.process import default_cache_root
 from eigen_core.common.progress import report_progress
-from eigen_core.common.runtime import default_cache_root
 from eigen_core.config import Config, MarketConfig
 from eigen_core.machine import release_free_memory
 from eigen_core.market.cleaning import CleanPrices, clean_prices

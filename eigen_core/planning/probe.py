@@ -25,8 +25,8 @@ from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from eigen_core.common.files import replacing
+from eigen_core.common.process import code_digest, default_cache_root, stop_with_this_process
 from eigen_core.common.progress import checked_by
-from eigen_core.common.runtime import code_digest, default_cache_root, stop_with_this_process
 from eigen_core.common.text import size
 from eigen_core.config import Config
 from eigen_core.generation import EvaluationResult, TrainingState, evolve, start_training

@@ -19,7 +19,7 @@ from eigen_core.common.files import explained, replacing, require_place
 from eigen_core.common.text import count, money, number, percent, ratio
 from eigen_core.config import Config
 from eigen_core.config.explain import explain, settings
-from eigen_core.config.machine import MACHINE_SETTINGS
+from eigen_core.config.machine_settings import MACHINE_SETTINGS
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.judging.backtest import SpanResult
 from eigen_core.judging.evaluation_log import Looks

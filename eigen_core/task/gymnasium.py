@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 from torch import Tensor
 
-from eigen_core.checkpoint.ring import Ring, slot_ranges
+from eigen_core.checkpoint.replay_shards import Ring, slot_ranges
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import SINGLE
 from eigen_core.config import ActorCriticConfig, Config

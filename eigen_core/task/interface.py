@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 from torch import Tensor
 
-from eigen_core.checkpoint.ring import Ring
+from eigen_core.checkpoint.replay_shards import Ring
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import Excess
 from eigen_core.config import Config

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eigen_core.checkpoint.ring import Ring
+from eigen_core.checkpoint.replay_shards import Ring
 from eigen_core.common.errors import InputError
 from eigen_core.machine import SharedTensor, lazy_zeros, shared_zeros
 

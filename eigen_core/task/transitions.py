@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eigen_core.checkpoint.ring import Ring, slot_ranges
+from eigen_core.checkpoint.replay_shards import Ring, slot_ranges
 from eigen_core.task.replay import Column, Replay
 
 EPISODE_END = "terminal"

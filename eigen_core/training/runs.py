@@ -29,7 +29,7 @@ from eigen_core.common.text import listed, quoted
 from eigen_core.config import Config, merge
 from eigen_core.config.explain import flatten
 from eigen_core.config.loading import config_from_values, differing_keys, values_of_environment
-from eigen_core.config.machine import MACHINE_SETTINGS, TASK_VARIABLE, machine_values, names_module
+from eigen_core.config.machine_settings import MACHINE_SETTINGS, TASK_VARIABLE, machine_values, names_module
 from eigen_core.config.market import absolute_data, own_path
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.config.stored import config_from_stored, current_values, stored_values

@@ -16,7 +16,7 @@ import dask
 from distributed import LocalCluster, Scheduler, SchedulerPlugin, Security
 
 from eigen_core.common.errors import WorkerLostError
-from eigen_core.common.runtime import stop_with_this_process
+from eigen_core.common.process import stop_with_this_process
 from eigen_core.workers.connection import OWN_SECURITY
 
 # Dask profiles the threads a hundred times a second, and checks the event loop fifty times, in the leading process and

@@ -11,11 +11,11 @@ import torch
 from distributed import get_worker
 
 from eigen_core.checkpoint.locks import this_process
-from eigen_core.checkpoint.ring import Ring
+from eigen_core.checkpoint.replay_shards import Ring
 from eigen_core.common.errors import InputError, WorkerLostError
+from eigen_core.common.process import code_digest
 from eigen_core.common.progress import checked_by
 from eigen_core.common.records import Arithmetic
-from eigen_core.common.runtime import code_digest
 from eigen_core.config.loading import config_from_values
 from eigen_core.generation.executor import EpisodeResults, Episodes, LocalExecutor
 from eigen_core.generation.state import resolve_device

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from eigen_core import __version__
-from eigen_core.common.runtime import set_umask
+from eigen_core.common.process import set_umask
 from flows.cli import doctor, judging, plan, runs, server, sweep, training, walk
 from flows.cli.common import sentences
 

@@ -22,8 +22,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column, Table
 from rich.text import Text
 
+from eigen_core.common.process import stop_requests_raised
 from eigen_core.common.progress import progress_to
-from eigen_core.common.runtime import stop_requests_raised
 from eigen_core.common.text import duration, size
 from eigen_core.training.listener import Listener
 

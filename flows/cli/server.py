@@ -291,7 +291,7 @@ def status(
 def launch(*, options: RunOptions) -> None:
     """Train a run on the worker, resumed by itself until it is finished; it is checked here as `eigen train` does."""
     from eigen_core.config.loading import load_config, parse_assignments
-    from eigen_core.config.machine import machine_values, run_values
+    from eigen_core.config.machine_settings import machine_values, run_values
 
     _environment()
     from eigen_core.training.runs import Run, require_store
@@ -441,7 +441,7 @@ def _environment() -> dict[str, str]:
 
 def _require_no_settings_of_worker(own: Mapping[str, Any]) -> None:
     from eigen_core.config.explain import flatten
-    from eigen_core.config.machine import MACHINE_SETTINGS, TASK_VARIABLE
+    from eigen_core.config.machine_settings import MACHINE_SETTINGS, TASK_VARIABLE
 
     given = {key: MACHINE_SETTINGS[key].variable if key != "task" else TASK_VARIABLE for key in flatten(own)}
     if given:

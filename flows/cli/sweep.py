@@ -18,8 +18,8 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.text import install_command
 from flows.cli.common import LARGEST, Json, RunOptions, RunsOn, examples, number, option, run_options
 from flows.cli.console import PlainTable, attributes, output_console, print_json, print_line
-from flows.cli.run_processes import IsStopped, Train, refuse_two_schedulers, require_trained, whole_run, whole_runs
 from flows.cli.training import is_finished
+from flows.cli.whole_runs import IsStopped, Train, refuse_two_schedulers, require_trained, whole_run, whole_runs
 
 if TYPE_CHECKING:
     from eigen_core.config import Config

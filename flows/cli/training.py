@@ -12,8 +12,8 @@ from rich.console import Console
 
 from eigen_core.checkpoint.store import StoreUnavailableError, check_run_name, default_run_name, is_remote, open_store
 from eigen_core.common.errors import InputError, SchedulerLostError, Stopped, StoppedByMemory, WorkerLostError
+from eigen_core.common.process import set_umask
 from eigen_core.common.progress import progress_to
-from eigen_core.common.runtime import set_umask
 from eigen_core.training.listener import observed_by
 from flows.cli.common import (
     MEMORY_ADVICE,
@@ -99,7 +99,7 @@ def resume(
     """
     from eigen_core.config import merge
     from eigen_core.config.loading import config_from_values, parse_assignments
-    from eigen_core.config.machine import machine_values
+    from eigen_core.config.machine_settings import machine_values
     from eigen_core.config.model import CheckpointConfig
 
     url = store_of(options.store)

@@ -30,7 +30,7 @@ from pydantic import SecretStr
 
 from eigen_core import __version__
 from eigen_core.common.errors import InputError, Stopped
-from eigen_core.common.runtime import code_digest
+from eigen_core.common.process import code_digest
 from eigen_core.common.text import without_credentials
 from eigen_core.config import Config
 from flows.server.artifacts import artifact_key

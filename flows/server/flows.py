@@ -14,11 +14,11 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from eigen_core.checkpoint.store import store_from_environment
-from eigen_core.common.runtime import stop_requests_raised
+from eigen_core.common.process import stop_requests_raised
 from eigen_core.common.text import size
 from eigen_core.config import PRESET_NAMES, VARIANTS, Config, preset_values
 from eigen_core.config.explain import flatten, settings
-from eigen_core.config.machine import MACHINE_SETTINGS
+from eigen_core.config.machine_settings import MACHINE_SETTINGS
 from eigen_core.config.model import CheckpointConfig
 from flows.server.flow_runs import initial_name, stop_resuming
 from flows.server.prefect_internals import keep_training_without_slot

@@ -18,11 +18,11 @@ from eigen_core.checkpoint.locks import InUseError
 from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.checkpoint.store import StoreUnavailableError, store_from_environment
 from eigen_core.common.errors import InputError
-from eigen_core.common.runtime import set_umask, stop_requests_unmasked
+from eigen_core.common.process import set_umask, stop_requests_unmasked
 from eigen_core.config import Config, merge
 from eigen_core.config.explain import flatten
 from eigen_core.config.loading import config_from_values, values_of_environment
-from eigen_core.config.machine import MACHINE_SETTINGS, TASK_VARIABLE, machine_values
+from eigen_core.config.machine_settings import MACHINE_SETTINGS, TASK_VARIABLE, machine_values
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.machine import MemoryGuardError
 from eigen_core.planning.run_plan import RunTooLargeError

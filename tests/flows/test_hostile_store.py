@@ -21,7 +21,7 @@ from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.checkpoint.session import create_run, open_session
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.config.explain import settings
-from eigen_core.config.machine import MACHINE_SETTINGS
+from eigen_core.config.machine_settings import MACHINE_SETTINGS
 from eigen_core.config.model import merge
 from eigen_core.config.stored import stored_values
 from eigen_core.generation import evaluate, evolve, hold_out, snapshot, start_training, train

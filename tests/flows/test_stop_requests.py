@@ -16,7 +16,7 @@ from prefect.client.schemas.objects import TaskRun
 from prefect.exceptions import TerminationSignal
 
 from eigen_core import generation as phases
-from eigen_core.common.runtime import stop_requests_raised
+from eigen_core.common.process import stop_requests_raised
 from eigen_core.reporting.drawing import Drawing
 from eigen_core.training.runs import status_of
 from flows.server.flows import train_flow

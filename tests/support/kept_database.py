@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from eigen_core.common.files import replacing
-from eigen_core.common.runtime import default_cache_root
+from eigen_core.common.process import default_cache_root
 
 
 def main() -> None:

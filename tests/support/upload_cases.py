@@ -12,7 +12,7 @@ from memory_store import Clock, MemoryStore
 
 from eigen_core.checkpoint.locks import Lease
 from eigen_core.checkpoint.manifest import Manifest
-from eigen_core.checkpoint.ring import Ring
+from eigen_core.checkpoint.replay_shards import Ring
 from eigen_core.checkpoint.run_contents import RunContents
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.snapshot import Snapshot

@@ -14,7 +14,7 @@ from pydantic import JsonValue
 
 from eigen_core.checkpoint.integrity import blob_path
 from eigen_core.checkpoint.manifest import Manifest
-from eigen_core.checkpoint.ring import Ring, slot_ranges
+from eigen_core.checkpoint.replay_shards import Ring, slot_ranges
 from eigen_core.checkpoint.run_contents import RunContents
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.snapshot import LoadedGeneration, Snapshot

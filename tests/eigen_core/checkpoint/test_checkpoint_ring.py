@@ -17,10 +17,10 @@ from checkpoint_samples import assert_same_ring, new_run, newest_of, ring_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eigen_core.checkpoint import ring as ring_module
+from eigen_core.checkpoint import replay_shards as ring_module
 from eigen_core.checkpoint.integrity import DamagedFileError, blob_path, checksummed
 from eigen_core.checkpoint.manifest import Manifest, RingEntry, ShardEntry, TensorFacts
-from eigen_core.checkpoint.ring import Ring, empty_ring, read_shard, ring_columns, rows_as_bytes
+from eigen_core.checkpoint.replay_shards import Ring, empty_ring, read_shard, ring_columns, rows_as_bytes
 from eigen_core.checkpoint.run_directory import RunDirectory, SavedGeneration
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.machine import lazy_zeros

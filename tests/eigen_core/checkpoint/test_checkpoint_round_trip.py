@@ -31,7 +31,7 @@ import eigen_core.checkpoint
 from eigen_core.checkpoint.export import read_champion, write_champion
 from eigen_core.checkpoint.integrity import blob_path
 from eigen_core.checkpoint.manifest import FileEntry, Manifest, RingEntry, ShardEntry, TensorFacts
-from eigen_core.checkpoint.ring import Ring
+from eigen_core.checkpoint.replay_shards import Ring
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.checkpoint.tensors import tensors_sha256

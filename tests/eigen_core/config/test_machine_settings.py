@@ -10,7 +10,7 @@ from eigen_core.common.text import has_credentials, without_credentials
 from eigen_core.config import Config
 from eigen_core.config.explain import flatten, settings
 from eigen_core.config.loading import config_from_values, load_config, values_of_environment
-from eigen_core.config.machine import MACHINE_SETTINGS, belongs_to_run, machine_values, run_values
+from eigen_core.config.machine_settings import MACHINE_SETTINGS, belongs_to_run, machine_values, run_values
 from eigen_core.config.stored import config_from_stored, stored_values
 
 

@@ -17,7 +17,7 @@ from training_cases import advance, begun, content_of, market_of, saved_of, smal
 
 from eigen_core.checkpoint.integrity import UnfitSnapshotError, checksummed
 from eigen_core.checkpoint.manifest import Manifest, manifest_bytes, parse_manifest
-from eigen_core.checkpoint.ring import Ring
+from eigen_core.checkpoint.replay_shards import Ring
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.common.errors import InputError

@@ -16,9 +16,10 @@ from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import registry
 from eigen_core.generation import restore, start_training
 from eigen_core.learning.cem import CemMethod
+from eigen_core.learning.champion import Champion
 from eigen_core.learning.genetic import ErlMethod
 from eigen_core.learning.pbt import GENES, PbtMethod, perturbed
-from eigen_core.learning.population_method import Champion, GenerationResult, MethodState, NextPopulation
+from eigen_core.learning.population_method import GenerationResult, MethodState, NextPopulation
 from eigen_core.networks.actions import RESERVE_VALUES
 from eigen_core.networks.population import Population
 from eigen_core.reporting.tables import population_table

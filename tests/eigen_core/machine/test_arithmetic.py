@@ -33,7 +33,7 @@ def product():
     return torch.bmm(torch.ones(2, 20, 20), torch.ones(2, 20, 20))
 """
 REPORT = """
-from eigen_core.common.runtime import use_instructions
+from eigen_core.common.process import use_instructions
 from eigen_core.machine.arithmetic import arithmetic_of, is_batch_invariant, warn_if_not_reproducible
 device = torch.device("cpu")
 use_instructions(INSTRUCTIONS)

@@ -24,7 +24,7 @@ from safetensors.numpy import save_file
 from science_cases import small_config as training_config
 
 from eigen_core.common.errors import InputError
-from eigen_core.common.runtime import default_cache_root
+from eigen_core.common.process import default_cache_root
 from eigen_core.config import Config
 from eigen_core.market import Panel, build_panel, panel_of_prices
 from eigen_core.market.features import PanelFeatures

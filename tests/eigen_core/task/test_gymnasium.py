@@ -11,7 +11,7 @@ from science_cases import small_config
 from training_cases import advance, begun, content_of, saved_of
 from uneven_environment import RAW, UNEVEN, UnevenEnvironment
 
-from eigen_core.checkpoint.ring import Ring
+from eigen_core.checkpoint.replay_shards import Ring
 from eigen_core.common.errors import InputError
 from eigen_core.common.progress import progress_to
 from eigen_core.config import Config, merge

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from stand_in_gpu import GPU, stand_in_gpu
 from torch import Tensor
 
-from eigen_core.checkpoint.ring import Ring
+from eigen_core.checkpoint.replay_shards import Ring
 from eigen_core.checkpoint.tensors import tensors_sha256
 from eigen_core.common.errors import InputError
 from eigen_core.common.randomness import keyed_generator

@@ -18,8 +18,8 @@ from training_cases import advance, content_for, content_of
 from worker_cases import PENDULUM, alone, led, occupied, replaced, wait_for, wait_until_listed
 
 from eigen_core.common.errors import InputError, WorkerLostError
+from eigen_core.common.process import code_digest
 from eigen_core.common.progress import checked_by
-from eigen_core.common.runtime import code_digest
 from eigen_core.config import Config, registry
 from eigen_core.generation import TrainingState, evaluate, evolve, start_training, train
 from eigen_core.machine import MemoryGuardError, SharedTensor, shares_memory

@@ -35,7 +35,7 @@ from eigen_core.planning.run_plan import RunTooLargeError, require_fit
 from eigen_core.task import open_data
 from eigen_core.training.runs import Run, runs_in, status_of
 from flows.cli.common import EXIT_BAD_INPUT, EXIT_MEMORY
-from flows.cli.run_processes import IsStopped, RunEnd, WholeRun
+from flows.cli.whole_runs import IsStopped, RunEnd, WholeRun
 from flows.server.flows import train_flow
 
 
@@ -55,7 +55,7 @@ def test_a_sweep_that_was_stopped_goes_on_and_prunes_a_trial_that_falls_behind(m
             session.save(snapshot_of_records([telemetry(1), telemetry(2)]), config)
         return RunEnd(0, "")
 
-    monkeypatch.setattr("flows.cli.run_processes.train_whole", train)
+    monkeypatch.setattr("flows.cli.whole_runs.train_whole", train)
     monkeypatch.setattr("eigen_core.judging.sweeps.Study.is_behind", lambda _, number, __: number == 1)
     options = ["--trials", "3", "--jobs", "2", "--seeds", "2", "--generations", "2", "--set", "market.holdout_days=0"]
     command = ["sweep", "mine", "--vary", "learner.gamma=0.9:0.99", *options]
@@ -92,7 +92,7 @@ def test_a_full_disk_stops_a_sweep_at_its_first_trial_which_is_not_refused(
 
     monkeypatch.setattr("eigen_core.planning.run_plan.probe", pretended_probe)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
-    monkeypatch.setattr("flows.cli.run_processes.train_whole", train)
+    monkeypatch.setattr("flows.cli.whole_runs.train_whole", train)
     for _ in range(2):
         ended = eigen("sweep", "mine", "--vary", "learner.gamma=0.9:0.99", "--trials", "3", *small_settings())
         assert ended.exit_code in (1, 3)

@@ -12,8 +12,8 @@ import pytest
 from flow_cases import eigen_environment
 
 from eigen_core.common.errors import InputError, Stopped, StoppedByMemory
-from eigen_core.common.runtime import MKL_MODE, STRICT, TORCH_CAPABILITY, use_instructions
-from flows.cli.run_processes import (
+from eigen_core.common.process import MKL_MODE, STRICT, TORCH_CAPABILITY, use_instructions
+from flows.cli.whole_runs import (
     IsStopped,
     RunEnd,
     Train,
@@ -95,7 +95,7 @@ def test_a_run_is_not_given_the_instructions_that_this_process_computes_with(
     python.write_text("#!/bin/sh\nenv\nexit 1\n")
     python.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(python))
-    monkeypatch.setattr("eigen_core.common.runtime._before", {})
+    monkeypatch.setattr("eigen_core.common.process._before", {})
     monkeypatch.setenv(MKL_MODE, STRICT)
     # Set first, so that it is removed after the test.
     monkeypatch.setenv(TORCH_CAPABILITY, "")

@@ -12,7 +12,7 @@ from prefect.utilities.callables import parameter_schema
 
 from eigen_core.common.errors import InputError
 from eigen_core.config import PRESET_NAMES, Config
-from eigen_core.config.machine import MACHINE_SETTINGS, run_values
+from eigen_core.config.machine_settings import MACHINE_SETTINGS, run_values
 from flows.server.flows import cleanup_flow, train_flow
 from flows.server.state_directory import StateDirectory
 from flows.server.training import with_own_settings

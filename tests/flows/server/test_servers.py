@@ -37,11 +37,12 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from eigen_core.common.errors import InputError
-from eigen_core.common.runtime import set_umask
+from eigen_core.common.process import set_umask
 from flows.server import servers
 from flows.server.deployments import enter
 from flows.server.prefect_internals import RELEASE, keep_training_without_slot
 from flows.server.prefect_settings import own_origins, server_environment, worker_environment
+from flows.server.request_guard import refuse_foreign_pages
 from flows.server.state_directory import Component, StateDirectory
 from flows.server.up import bring_up
 
@@ -277,7 +278,7 @@ def client() -> TestClient:
     """Prefect's own server as `eigen up` starts it; nothing that it would serve needs a database."""
     with temporary_settings({PREFECT_SERVER_CORS_ALLOWED_ORIGINS: own_origins({}, 4200)}):
         app = create_app(final=True, ignore_cache=True)
-        servers.refuse_foreign_pages(app)
+        refuse_foreign_pages(app)
     return TestClient(app)
 
 
@@ -332,7 +333,7 @@ def test_a_server_with_a_password_is_called_by_any_name_but_not_from_any_page() 
     with temporary_settings(
         {PREFECT_SERVER_API_AUTH_STRING: "user:password", PREFECT_SERVER_CORS_ALLOWED_ORIGINS: "http://pages.example"}
     ):
-        servers.refuse_foreign_pages(app)
+        refuse_foreign_pages(app)
     asked = TestClient(app)
     assert status(asked, {"Host": "anything.example"}) == 200
     assert status(asked, {"Host": "anything.example", "Origin": "http://pages.example"}) == 200

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from eigen_core.common.errors import InputError, Stopped, StoppedByMemory
 from eigen_core.common.files import FREE_SPACE
-from eigen_core.common.runtime import environment_without_instructions, stop_with_this_process
+from eigen_core.common.process import environment_without_instructions, stop_with_this_process
 from flows.cli.common import EXIT_BAD_INPUT, EXIT_MEMORY
 from flows.cli.console import stop_signals
 

@@ -1,0 +1,97 @@
+"""The champion, and the fitness and scores of agents, from the rewards of their episodes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from eigen_core.config.learning import EvaluationConfig
+
+
+@dataclass(frozen=True)
+class Champion:
+    """The agent with the best score so far.
+
+    Attributes:
+        weights: float32 `[parameters]`, as validated.
+        validation: fitness in the validation episodes.
+        score: see `EvaluationConfig.champion_validation_share`.
+        generation, agent: the generation that found it, and its index there.
+        task_state: the task's state in that generation (`Task.state`).
+    """
+
+    weights: Tensor
+    validation: float
+    score: float
+    generation: int
+    agent: int
+    task_state: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+def fitness_and_scores(
+    evaluation: EvaluationConfig,
+    with_noise: NDArray[np.float64] | None,
+    noise_free: NDArray[np.float64],
+    starts: NDArray[np.int64],
+    episode_steps: int,
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Return fitness, validation fitness and score of each agent: float64 `[agents]` each.
+
+    Args:
+        with_noise: rewards of the training episodes, float64 `[agents, slices]`; None if actions were random.
+        noise_free: rewards of the `evaluation.fitness_slices` fitness episodes, then of the validation episodes.
+        starts: first step of each episode of `noise_free`, int64 `[slices]`.
+    """
+    slices = evaluation.fitness_slices
+    validations = mean_of_lowest(noise_free[:, slices:], evaluation.validation_lowest)
+    fitness = validations
+    if slices:
+        fitness = noise_free[:, :slices].mean(axis=1)
+    elif with_noise is not None:
+        fitness = mean_of_lowest(with_noise, evaluation.lowest)
+    share, scores = evaluation.champion_validation_share, validations
+    if share < 1.0:
+        scores = share * validations + (1.0 - share) * fitness
+    if evaluation.champion_standard_errors:
+        squares = (share * standard_errors(noise_free[:, slices:], starts[slices:], episode_steps)) ** 2
+        if share < 1.0:
+            squares += ((1.0 - share) * standard_errors(noise_free[:, :slices], starts[:slices], episode_steps)) ** 2
+        scores = scores - evaluation.champion_standard_errors * np.sqrt(squares)
+    return fitness, validations, scores
+
+
+def mean_of_lowest(rewards: NDArray[np.float64], lowest: int) -> NDArray[np.float64]:
+    """Return the mean of the `lowest` smallest rewards of each agent: float64 `[agents, slices]` -> `[agents]`."""
+    means: NDArray[np.float64] = np.sort(rewards, axis=1)[:, :lowest].mean(axis=1)
+    return means
+
+
+def spread_starts(starts: range, slices: int) -> NDArray[np.int64]:
+    """Return the first days of `slices` episodes, spread evenly over `starts`: int64 `[slices]`."""
+    return np.linspace(starts[0], starts[-1], slices).round().astype(np.int64)
+
+
+def standard_errors(rewards: NDArray[np.float64], starts: NDArray[np.int64], episode_steps: int) -> NDArray[np.float64]:
+    """Standard error of the mean reward of each agent over episodes that may overlap.
+
+    If the rewards of single days are independent and alike, two episodes of T days whose starts differ by d correlate
+    by r = max(0, 1 - d / T). With R the mean of r over all pairs of episodes, an episode with itself included, and v
+    the variance of an episode, the mean has the variance v R, and the mean squared deviation from the mean the
+    expectation v (1 - R): the squared error is the one times R / (1 - R). Without overlap that is the usual error.
+
+    Args:
+        rewards: float64 `[agents, slices]`.
+        starts: first step of each episode, int64 `[slices]`.
+        episode_steps: T.
+
+    Returns:
+        float64 `[agents]`; 0 if all episodes are the same one, from which no error can be estimated.
+    """
+    correlations = np.clip(1.0 - np.abs(starts[:, None] - starts) / episode_steps, 0.0, None)
+    shared = float(correlations.mean())
+    if (starts == starts[0]).all():
+        return np.zeros(len(rewards))
+    errors: NDArray[np.float64] = np.sqrt(rewards.var(axis=1) * shared / (1.0 - shared))
+    return errors
