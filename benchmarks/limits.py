@@ -294,10 +294,13 @@ def drawn(index: int, seed: int, need: Need) -> Case:
 
 
 def below_the_need(kind: Kind, need: Need, generator: np.random.Generator) -> Case:
-    """Draw a limit under which the training itself does not fit."""
+    """Draw a limit that the plan of the training refuses.
+
+    A training takes hardly more addresses than its libraries, and the plan counts those that may come as well.
+    """
     enough = int(need.measured[kind] / HARD)
-    lowest = max(int(1.1 * need.loading[kind]), enough // 5)
-    return Case(kind, int(generator.integers(lowest, enough)), enough, None)
+    lowest, highest = max(int(1.1 * need.loading[kind]), enough // 5), int(0.95 * need.admitted[kind])
+    return Case(kind, int(generator.integers(lowest, highest)), enough, None)
 
 
 def with_appetite(phase: str, kind: Kind, need: Need, generator: np.random.Generator) -> Case:
