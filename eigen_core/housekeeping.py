@@ -1,4 +1,4 @@
-"""Housekeeping of the runs of a store: clean, verify, export."""
+"""Housekeeping of the runs of a store: remove old generations, verify files, export champions."""
 
 import re
 from collections.abc import Sequence
@@ -27,9 +27,10 @@ _NOTHING = CleanReport((), (), 0)
 
 @dataclass(frozen=True)
 class CleanedRun:
-    """Files of a run that were removed, or would be, in the store and, if that is a bucket, on this machine.
+    """What `clean_runs` removed, or in a dry run would remove, of a run.
 
-    `skipped` is the reason why the run was not cleaned.
+    `stored`: in the store; `local`: in the run's directory on this machine, if the store is a bucket; `skipped`: why
+    the run was not cleaned, None if it was.
     """
 
     run: str
@@ -46,7 +47,8 @@ class CleanedRun:
 class Verification:
     """The damages of a run and of the store's evaluation log.
 
-    `generations` are those with a manifest, ascending; unreferenced files are blobs that no generation refers to.
+    `deep`: SHA-256 was checked; `generations`: those with an undamaged manifest, ascending; unreferenced files: blobs
+    that none of these manifests refers to.
     """
 
     run: str
@@ -65,9 +67,10 @@ def parse_duration(text: str) -> float:
 
 
 def clean_runs(store: str, names: list[str] | None, grace_seconds: float, *, dry_run: bool) -> list[CleanedRun]:
-    """Apply each run's retention and remove files that no manifest refers to; runs in use are left alone.
+    """Remove generations that retention does not keep, and files that no manifest refers to.
 
-    Files without a manifest stay while younger than `grace_seconds`: their generation may be being uploaded.
+    `names`: None: all runs, of which those in use or unreadable are skipped. Files that no manifest refers to stay
+    while they are younger than `grace_seconds`: another process may be uploading their generation.
 
     Raises:
         InputError: a run in `names` does not exist, cannot be read or is in use; or the store cannot be used.
@@ -95,14 +98,14 @@ def _clean_run(run: Run, grace_seconds: float, *, dry_run: bool) -> CleanedRun:
             if run.is_running():
                 raise InUseError(f"Run '{run.name}' is in use by another process: wait until it ends, or stop it.")
         else:
-            # These keep other processes from writing to the run.
+            # The lock and the lease keep other processes from writing to the run.
             if local.exists():
                 stack.enter_context(RunDirectory.open(location.root, location.name).lock())
             if location.remote:
                 confirm = stack.enter_context(take_lease(location, settings)).check
         if not location.remote:
             return CleanedRun(run.name, None, clean_local(*keep))
-        # Listed before the store is cleaned: generations that go there go here too.
+        # Listed before the store is cleaned: generations that are removed there are removed here too.
         here = {manifest.generation for manifest in local.manifests()}
         there = {manifest.generation for manifest in stored.manifests() if not stored.damages(manifest)}
         cleaned = clean_stored(*keep, confirm=confirm)
@@ -137,7 +140,7 @@ def verify_run(store: str, name: str, *, deep: bool) -> Verification:
 
 
 def _keep_rules(contents: RunContents, manifests: Sequence[Manifest]) -> tuple[list[CheckpointConfig], list[Damage]]:
-    """Return the retention rules in the configurations of a run and its manifests, and the damages found in these."""
+    """Return the checkpoint settings of a run's configuration and manifests, and damages of unusable configurations."""
     begun = contents.first_config()
     stored = [(manifest.generation, manifest.name, manifest.config) for manifest in manifests]
     rules: list[CheckpointConfig] = []

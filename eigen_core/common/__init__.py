@@ -1,1 +1,1 @@
-"""Used by every package: errors, records, units, random numbers, locks, processes; nothing here loads torch."""
+"""For every package: errors, files, processes, progress, random numbers, records, text; none of it imports torch."""

@@ -1,4 +1,4 @@
-"""Errors that are part of the interface."""
+"""Errors that callers of Eigen's functions may catch."""
 
 
 class InputError(ValueError):
@@ -10,7 +10,7 @@ class InputError(ValueError):
 
 
 class WorkerLostError(RuntimeError):
-    """A worker exited or sent no heartbeat while it computed agents; the other workers can retry the phase.
+    """A Dask worker exited or sent no heartbeat while it computed agents; the other workers can retry the phase.
 
     `address` is the worker's address; None if unknown.
     """
@@ -21,12 +21,12 @@ class WorkerLostError(RuntimeError):
 
 
 class SchedulerLostError(RuntimeError):
-    """The workers' scheduler is unreachable. The run can be resumed once the scheduler runs again."""
+    """The Dask scheduler of the workers cannot be reached. Once it runs again, the training run can be resumed."""
 
 
 class Stopped(Exception):  # noqa: N818 - not always an error: the user may have asked for it
-    """A training ended before its last generation; the message says why, what is safe and how to continue."""
+    """A training ended before its last generation; the message says why, what is saved and how to continue."""
 
 
 class StoppedByMemory(Stopped):
-    """A training was refused, or ended, because it would have run out of memory."""
+    """A training was not started, or was ended early, because it would have run out of memory."""

@@ -1,4 +1,4 @@
-"""Files that are replaced atomically and survive a power cut, their checksums, and the errors of file systems."""
+"""Files: atomic replacement that survives a power cut, checksums, and messages for errors of the file system."""
 
 import errno
 import os
@@ -15,16 +15,16 @@ import google_crc32c
 from eigen_core.common.errors import InputError
 
 HIDDEN = "."
-"""Prefix of names that are internal to a store, such as temporary files."""
+"""First character of names that are internal to a store, such as those of temporary files."""
 _TEMPORARY = f"{HIDDEN}writing-"
 _BLOCK = 4 << 20
 _OPEN_ATTEMPTS = 10
 _OPEN_PAUSE_SECONDS = 0.01
 
 _NOT_A_FOLDER = "a file is in the place of a folder. Move it away or {instead}"
-_FORBIDDEN = "it is not allowed. Change the permissions or {instead}"
+_FORBIDDEN = "permission is denied. Change the permissions or {instead}"
 FREE_SPACE = "Free some"
-"""First words of the advice of each message about a full disk."""
+"""First words of the advice in each message about a full disk; callers recognise such messages by them."""
 _FULL = f"there is no space left. {FREE_SPACE} or {{instead}}"
 _CANNOT_LOCK = "its file system cannot lock files. Choose a folder on a local disk"
 _REASONS = {
@@ -37,10 +37,10 @@ _REASONS = {
     errno.EROFS: "the file system is read-only. Make it writable or {instead}",
     errno.ENOSPC: _FULL,
     errno.EDQUOT: _FULL,
-    errno.EFBIG: "the file would be larger than is allowed there. Raise the limit or {instead}",
+    errno.EFBIG: "the file would exceed the size limit of the process or the file system. Raise the limit or {instead}",
     errno.ENAMETOOLONG: "the path is too long. Choose a shorter one",
-    errno.ELOOP: "its links lead in a circle. Correct them or {instead}",
-    errno.ENXIO: "something that is no file is in its place. Move it away",
+    errno.ELOOP: "its symbolic links form a circle. Correct them or {instead}",
+    errno.ENXIO: "a pipe, socket or device is in its place. Move it away",
     errno.ENOLCK: _CANNOT_LOCK,
     errno.EOPNOTSUPP: _CANNOT_LOCK,
 }
@@ -48,9 +48,10 @@ _REASONS = {
 
 @contextmanager
 def explained(action: str, path: Path, instead: str = "choose another path") -> Iterator[None]:
-    """Turn an `OSError` that the user can correct into an `InputError`; others pass unchanged.
+    """Raise an `OSError` that the user can correct as an `InputError`, any other unchanged.
 
-    `action` follows "Cannot" in the message, for example "save generation 7 in"; `instead` is the advice after "or".
+    The message is "Cannot {action} {path}: {reason}"; `action` is, for example, "save generation 7 in", and `instead`
+    is the last words of its advice, after "or".
     """
     try:
         yield
@@ -62,7 +63,7 @@ def explained(action: str, path: Path, instead: str = "choose another path") -> 
 
 
 def require_place(path: Path) -> None:
-    """Raise `InputError` if `path` cannot be written; creates nothing. Call it before computing the content."""
+    """Raise `InputError` if no file can be written at `path`; create nothing. Call it before computing the content."""
     nearest = nearest_existing(path.absolute().parent)
     with explained("write", path):
         if not nearest.is_dir():
@@ -131,7 +132,7 @@ def temporary_file(folder: Path) -> Iterator[tuple[BinaryIO, Path]]:
 
 
 def _open_new(path: Path) -> BinaryIO:
-    """Create a file, with retries if another process removes its empty folder."""
+    """Create a file and its folder; retry if another process removes the folder while it is still empty."""
     for _ in range(_OPEN_ATTEMPTS):
         with suppress(FileNotFoundError, FileExistsError):
             make_folder(path.parent)
@@ -153,14 +154,14 @@ def open_regular_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def leftovers(folder: Path) -> list[Path]:
-    """Return the temporary files below `folder`, which killed processes left or other processes are writing."""
+    """Return the temporary files below `folder`: killed processes left them, or other processes are writing them."""
     return sorted(
         Path(parent, name) for parent, _, names in os.walk(folder) for name in names if name.startswith(_TEMPORARY)
     )
 
 
 def crc32c(content: bytes, before: int = 0) -> int:
-    """Return the CRC-32C of `content`; `before` is the CRC-32C of the preceding bytes."""
+    """Return the CRC-32C of `content`; `before` is the CRC-32C of the bytes that precede it."""
     return int(google_crc32c.extend(before, content))
 
 

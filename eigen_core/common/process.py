@@ -1,7 +1,7 @@
-"""The process: settings of numeric libraries, stop requests, child processes, cache directory, code digest.
+"""This process: environment variables of numeric libraries, stop requests, umask, cache directory, hash of the code.
 
-MKL, torch and cuBLAS read their settings when they first compute, OpenMP when torch is imported. This module imports
-none of them.
+MKL, torch and cuBLAS read their environment variables when they first compute, OpenMP when torch is imported. This
+module imports none of these libraries.
 """
 
 import hashlib
@@ -33,12 +33,12 @@ _STRICT_AVX2 = "AVX2,STRICT"
 CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 _FIXED_WORKSPACE = ":4096:8"
 
-# Values of the environment before this module changed them; None: the variable was missing.
+# Former values of the environment variables that `_set` changed; None: the variable was not set.
 _before: dict[str, str | None] = {}
 
 
 def make_products_reproducible() -> None:
-    """Make matrix products reproducible, unless the user has set the libraries' modes.
+    """Make the matrix products of MKL and cuBLAS reproducible, unless the user has set their environment variables.
 
     MKL's products then do not depend on the size of the batch. cuBLAS needs workspaces of a fixed size for
     `torch.use_deterministic_algorithms`.
@@ -49,13 +49,13 @@ def make_products_reproducible() -> None:
 
 
 def wait_passively() -> None:
-    """Let OpenMP's threads sleep while they wait, unless the user has set a policy: on a busy machine, threads that
-    spin stall each other. No effect once torch is imported."""
+    """Let OpenMP's threads sleep while they wait, unless OMP_WAIT_POLICY is set: on a busy machine, threads that spin
+    stall each other. No effect once torch is imported."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def use_instructions(instructions: Instructions) -> None:
-    """Make MKL and torch use these CPU instructions, unless the user has set others."""
+    """For "avx2", let MKL and torch use AVX2 at most, unless the user's environment variables say otherwise."""
     if instructions == "avx2":
         if os.environ[MKL_MODE] == STRICT:
             _set(MKL_MODE, _STRICT_AVX2)
@@ -64,7 +64,7 @@ def use_instructions(instructions: Instructions) -> None:
 
 
 def environment_without_instructions() -> dict[str, str]:
-    """Return the environment without the changes of this module: a child process chooses its own instructions."""
+    """Return the environment variables without this module's settings of MKL, torch and cuBLAS, for a child process."""
     unchanged = {name: value for name, value in os.environ.items() if name not in _before}
     return unchanged | {name: value for name, value in _before.items() if value is not None}
 
@@ -119,7 +119,7 @@ def stop_with_this_process(pid: int, kill_after_seconds: int | None = None) -> C
 
 
 def set_umask(environ: Mapping[str, str]) -> None:
-    """Let only the owner read files of this process and its children, unless EIGEN_UMASK allows others.
+    """Set the umask from EIGEN_UMASK in `environ`; without it, only the owner may read files of this process.
 
     Raises:
         InputError: EIGEN_UMASK is no umask.
@@ -135,10 +135,10 @@ _AGAIN_SECONDS = 0.05
 
 @contextmanager
 def stop_requests_unmasked(requests: tuple[type[BaseException], ...]) -> Iterator[None]:
-    """Raise a stop request, an exception of a signal handler, in place of an error that handling it caused.
+    """Raise a stop request instead of an error that arose while the stop request was handled.
 
-    Prefect raises `ValueError("Task run is not set")` for a signal that comes while it creates a task run, which would
-    end the flow as failed instead of as stopped.
+    `requests` are the exceptions that signal handlers raise to stop the process. If a signal arrives while Prefect
+    creates a task run, Prefect raises `ValueError("Task run is not set")`, which would end the flow as failed.
     """
     try:
         yield
@@ -153,12 +153,12 @@ def stop_requests_unmasked(requests: tuple[type[BaseException], ...]) -> Iterato
 
 @contextmanager
 def stop_requests_raised() -> Iterator[None]:
-    """Raise an exception of a signal handler again that came in a weakref callback, finalizer or garbage collection.
+    """Stop this process also if a signal handler raises its exception in a finalizer or during garbage collection.
 
-    Python reports an exception that ends in such code to `sys.unraisablehook` and goes on. Exceptions that are no
-    `Exception`, such as `KeyboardInterrupt` and Prefect's `TerminationSignal`, are raised again in the main thread
-    until they come out in ordinary code, also while that waits or sleeps. Uses SIGALRM; does nothing in other threads,
-    which receive no signals.
+    Python passes an exception that leaves a finalizer or weakref callback to `sys.unraisablehook`, and goes on. If the
+    exception is a stop request (a `BaseException` but no `Exception`: `KeyboardInterrupt`, Prefect's
+    `TerminationSignal`), this raises it again in the main thread, until it reaches ordinary code. Uses SIGALRM, which
+    also interrupts a sleep. Does nothing in other threads, which receive no signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -199,7 +199,7 @@ def default_cache_root() -> Path:
 
 
 def code_digest(packages: Iterable[str], kinds: Collection[str] = (".py",), extra: str = "") -> str:
-    """Return the SHA-256 of `extra`, and of paths and contents of the packages' files with suffixes `kinds`."""
+    """Return one SHA-256 of `extra` and of paths and contents of the packages' files whose suffix is in `kinds`."""
     found = hashlib.sha256(extra.encode())
     for package in packages:
         root = Path(str(files(package)))

@@ -10,7 +10,7 @@ class ProgressListener(Protocol):
     """Receives progress. Implementations must be cheap and must not raise."""
 
     def update(self, name: str, done: int, total: int) -> None:
-        """Called after each step of the loop `name`, which ends at `done == total`."""
+        """Called after each step of the loop `name`: `done` of `total` steps (or bytes) are done."""
 
 
 _listener: ContextVar[ProgressListener | None] = ContextVar("eigen_progress", default=None)
@@ -18,7 +18,7 @@ _listener: ContextVar[ProgressListener | None] = ContextVar("eigen_progress", de
 
 @contextmanager
 def progress_to(listener: ProgressListener) -> Iterator[None]:
-    """Send all progress inside the block to `listener`."""
+    """Send all progress inside the block to `listener` alone."""
     token = _listener.set(listener)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Random generators keyed by their purpose, so that order, retries and grouping do not change a draw."""
+"""Random generators keyed by their purpose: a draw does not depend on order, retries or groups of agents."""
 
 import hashlib
 
@@ -6,10 +6,10 @@ import numpy as np
 
 
 def keyed_generator(seed: int, *key: int | str) -> np.random.Generator:
-    """Return the generator of `key` in the run with `seed`.
+    """Return the random generator that a run's `seed` and a `key` determine.
 
     It is counter-based (Philox4x64-10; Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"), keyed by the
-    SHA-256 of seed and key, and draws on the host: the bits do not depend on the device.
+    SHA-256 of seed and key, and draws on the CPU: the bits do not depend on the device.
 
     `key` identifies the draws, by convention (generation, phase, agent, purpose).
     """

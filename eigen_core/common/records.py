@@ -38,7 +38,7 @@ class Record(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A learning statistic: each generation records its mean over agents and gradient steps."""
+    """A learner's statistic, such as a loss: each generation records its mean over agents and gradient steps."""
 
     name: str
     description: str
@@ -53,13 +53,13 @@ class Lineage:
     """Origin of one agent of the next generation. With slots it takes 200 bytes; a `Record` would take 800.
 
     Attributes:
-        agent: index in the new population.
+        agent: index in the next generation's population.
         origin: how the agent was made.
-        parents: indices in the previous population; for the champion, its index in `champion_generation`; for a sample
-            of a distribution, the fittest agent that updated it; none for an immigrant, the champion of another run
-            (only in runs of earlier versions).
+        parents: indices in the population of the record's generation; of a reinjected champion, its index in the
+            record's `champion_generation`; of a sample of a distribution, the fittest agent that updated the
+            distribution; empty for an immigrant, the champion of another run (only in runs of earlier versions).
         blend: share of the first parent in the weights of an offspring.
-        genes: settings that `pbt` gives the agent instead of the run's, by name.
+        genes: name -> value of the settings that the method `pbt` chose for this agent.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -74,7 +74,7 @@ class Lineage:
 def student_quantile(freedom: float) -> float:
     """Return the 97.5 % quantile of Student's t with 1 or more degrees of freedom, to eight digits.
 
-    scipy has it, but takes as long to load as a run's table takes to print. With x = tan(angle) * sqrt(freedom) the
+    scipy's function takes as long to load as a run's table takes to print. With x = tan(angle) * sqrt(freedom) the
     density is a power of cos(angle), which Simpson's rule integrates; the angle is found by bisection. With very many
     degrees of freedom: the first term of Cornish and Fisher's expansion (Abramowitz and Stegun 26.7.5).
     """
@@ -97,10 +97,10 @@ def student_quantile(freedom: float) -> float:
 
 
 class Excess(Record):
-    """Excess over the market on the same days.
+    """Excess return over the market on the same days.
 
-    Trades: over the mean of all assets, in percent of the price paid. Portfolios: over equal weights of the same
-    exposure, in percent of the account per year.
+    Trades: over the mean return of all assets, in percent of the price paid. Portfolios: over a portfolio of equal
+    weights and the same exposure, in percent of the account per year.
     """
 
     mean: float
@@ -108,9 +108,9 @@ class Excess(Record):
     standard_error: Annotated[float, Field(ge=0.0)]
     """Standard error of the mean (%)."""
     freedom: Annotated[float, Field(gt=0.0)] | None = None
-    """Degrees of freedom of the Student's t of its interval; None (results of earlier versions): infinitely many."""
+    """Degrees of freedom of Student's t in `interval`; None (results of earlier versions): infinitely many."""
     trades: Annotated[int, Field(ge=2)]
-    """Number of trades; of days if `per` is year."""
+    """Number of trades; of days if `per` is "year"."""
     per: Literal["trade", "year"] = "trade"
 
     @property
@@ -156,32 +156,32 @@ class GenerationRecord(Record):
     """The champion's score: validation fitness unless `evaluation.champion_validation_share` or
     `champion_standard_errors` change it (episode reward)."""
     champion_generation: int
-    """Generation of the champion."""
+    """Generation in which the champion was found."""
     champion_agent: int
-    """Index of the champion in its generation."""
+    """Index of the champion in the population of that generation."""
     champion_excess: Excess | None = None
     """Excess of the champion's validation episodes over the market; None if the task has no trades."""
     learning: dict[str, float] | None
-    """Gradient steps per agent and the means of the learner's curves; None if no agent learned."""
+    """Gradient steps per agent and the means of the learner's statistics (`Curve`); None if no agent learned."""
     trading: dict[str, float]
-    """Statistics of the training episodes, by the task's names."""
+    """Statistics of the training episodes, by the names that the task gives them."""
     transitions: int
-    """Transitions in the replay buffer."""
+    """Number of transitions in the replay buffer."""
     replay_capacity: int
     noise_scale: float
     """Exploration noise at the generation's start (fraction of an action's range)."""
     evolution: dict[str, float]
-    """Statistics of the population method, by its names."""
+    """Statistics of the population method, by the names that it gives them."""
     descent: tuple[Lineage, ...]
-    """Origin of each agent of the new population."""
+    """Origin of each agent of the next generation."""
     ancestors: tuple[int, ...] = ()
-    """Ancestor in the first generation of each agent of the new population, along the parents with the larger share of
-    the weights; empty in records of earlier versions, negative for an ancestor in another run."""
+    """For each agent of the next generation, the index of its ancestor in the first: each parent on the way is the one
+    with the larger share of the weights. Empty in records of earlier versions; negative: an ancestor in another run."""
     policy_distance: float | None = None
-    """Mean distance of the actions of two agents after learning, on the same stored observations (fraction of an
-    action's range); None until the replay buffer holds enough rows."""
+    """Mean distance between the actions of two agents after learning, over all pairs, on the same stored observations
+    (fraction of an action's range); None until the replay buffer holds enough rows."""
     weights_sha256: str
-    """Hash of the new population's weights."""
+    """Hash of the weights of the next generation."""
     replay_sha256: str
     """Hash of the replay buffer."""
 
@@ -192,7 +192,7 @@ class GenerationRecord(Record):
     @model_validator(mode="before")
     @classmethod
     def _of_earlier_versions(cls, document: object) -> object:
-        """Accept records without a champion's score, or with the method's statistics as separate fields."""
+        """Accept records of earlier versions: no `champion_score`, population statistics as own fields."""
         if not isinstance(document, dict):
             return document
         document = {"champion_score": document.get("champion_validation"), **document}
@@ -204,7 +204,7 @@ class GenerationRecord(Record):
 
 
 class PhaseMemory(Record):
-    """Memory of a phase of a generation (bytes), over all its attempts."""
+    """Memory of a phase of a generation (bytes); a phase that was retried counts as one."""
 
     phase: str
     start_bytes: Annotated[int, Field(ge=0)]
@@ -212,7 +212,7 @@ class PhaseMemory(Record):
     peak_bytes: Annotated[int, Field(ge=0)]
     end_bytes: Annotated[int, Field(ge=0)]
     device_allocated_peak: Annotated[int, Field(ge=0)] = 0
-    """Peak of the GPU memory of tensors; 0 without a GPU."""
+    """Peak of the GPU memory that tensors occupied; 0 without a GPU."""
     device_reserved_peak: Annotated[int, Field(ge=0)] = 0
     """Peak of the GPU memory that torch reserved."""
 
@@ -227,7 +227,7 @@ class Telemetry(Record):
     checkpoint_seconds: float | None = None
     """None until the checkpoint is written."""
     rss_bytes: int
-    """Resident memory of the process and its children after evolve (bytes)."""
+    """Resident memory of the process and its children after the phase `evolve` (bytes)."""
     rss_peak_bytes: int
     """Peak of the resident memory in the generation, of the process and its children (bytes)."""
     exchanged_bytes: int = 0
@@ -258,14 +258,14 @@ class HoldoutResult(Record):
     champion_excess: Excess | None = None
     """Excess of the champion's trades over the market; None if the task has no trades."""
     champion_statistics: tuple[tuple[str, float], ...]
-    """Statistics of the champion's episodes, by the task's names and in its order."""
+    """Name and value of each statistic of the champion's episodes, in the task's order."""
     random_rewards: tuple[float, ...]
-    """Mean reward over these episodes of each agent of the initial population."""
+    """For each agent of the initial population, its mean reward over these episodes."""
 
     @model_validator(mode="before")
     @classmethod
     def _of_earlier_versions(cls, document: object) -> object:
-        """Accept results whose statistics are separate fields."""
+        """Accept results of earlier versions, whose statistics are fields of their own."""
         if not isinstance(document, dict) or "champion_trades" not in document:
             return document
         named = ("trades", "win_rate")
@@ -298,7 +298,7 @@ def _packed(record: Record) -> bytes:
 class RecordLog(Sequence[R]):
     """The records of a run in order, stored as compressed JSON text and parsed on access.
 
-    Record objects would fragment the heap, so that the C library could not return freed memory.
+    Record objects would fragment the heap, so that the C library could not return freed memory to the system.
     """
 
     kind: type[R]
@@ -350,10 +350,10 @@ _TELEMETRY = TypeAdapter(list[Telemetry])
 
 
 def parse_history(document: JsonValue | bytes, generation: int) -> list[GenerationRecord]:
-    """Return the history of a run after `generation` generations from a document or its JSON text.
+    """Return the records of generations 1 to `generation` in a parsed JSON document, or in JSON text (bytes).
 
     Raises:
-        UnfitRecordsError: a record is missing, or describes another number of agents than the first.
+        UnfitRecordsError: a record is missing, inconsistent, or about another number of agents than the first.
     """
     history = parse(_HISTORY, document)
     numbers = len(history) == generation and all(
@@ -370,20 +370,20 @@ def parse_history(document: JsonValue | bytes, generation: int) -> list[Generati
 def _unfit(record: GenerationRecord, agents: int) -> str | None:
     """Return why a record does not describe a population of `agents` agents; None if it does."""
     if {len(record.fitness), len(record.validations), len(record.descent), len(record.ancestors) or agents} != {agents}:
-        return f"is not about {agents} agents"
+        return f"does not describe {agents} agents"
     named = {record.champion_agent, *(parent for born in record.descent for parent in born.parents)}
     ancestors = {0, *record.ancestors}
     if min(named) < 0 or max(named | ancestors) >= agents or min(ancestors) < -record.generation:
         return f"names an agent that a population of {agents} does not have"
     if [born.agent for born in record.descent] != list(range(agents)):
-        return "does not list all agents in order"
+        return "does not list the origins of all agents in order"
     if not 1 <= record.champion_generation <= record.generation:
-        return f"has its champion from generation {record.champion_generation}"
+        return f"has a champion of generation {record.champion_generation}, not of 1 to {record.generation}"
     return None
 
 
 def parse_telemetry(document: JsonValue | bytes, generation: int) -> list[Telemetry]:
-    """Return the telemetry of a run after `generation` generations from a document or its JSON text.
+    """Return a run's telemetry up to `generation` in a parsed JSON document, or in JSON text (bytes).
 
     Raises:
         UnfitRecordsError: records are repeated, out of order, or later than `generation`. Missing ones are accepted.
@@ -396,7 +396,7 @@ def parse_telemetry(document: JsonValue | bytes, generation: int) -> list[Teleme
 
 
 def parse(kind: TypeAdapter[T], document: JsonValue | bytes) -> T:
-    """Validate a document or its JSON text; raise `UnfitRecordsError` if it does not fit `kind`."""
+    """Validate a parsed JSON document, or JSON text (bytes); raise `UnfitRecordsError` if it does not fit `kind`."""
     try:
         return kind.validate_json(document) if isinstance(document, bytes) else kind.validate_python(document)
     except ValidationError as error:
@@ -421,7 +421,7 @@ class Link(NamedTuple):
 
 
 def links(history: Iterable[GenerationRecord]) -> list[Link]:
-    """Return all links of a run, ordered by generation and child."""
+    """Return each parent of each agent of a run, ordered by generation and child."""
     return [
         Link(_parent(record, lineage, agent), Member(record.generation + 1, lineage.agent), lineage.origin)
         for record in history
@@ -435,13 +435,13 @@ def _parent(record: GenerationRecord, lineage: Lineage, agent: int) -> Member:
 
 
 def origins(history: Sequence[GenerationRecord], generation: int) -> Mapping[int, Origin]:
-    """Return the origins of the agents of `generation`; initial agents are missing."""
+    """Return index -> origin of the agents of `generation`; empty for the initial population."""
     record = record_of(history, generation - 1)
     return {} if record is None else {lineage.agent: lineage.origin for lineage in record.descent}
 
 
 def record_of(history: Sequence[GenerationRecord], generation: int) -> GenerationRecord | None:
-    """Return the record of a generation from consecutive records; None if it is not among them."""
+    """Return the record of a generation from a history without gaps; None if the history lacks it."""
     index = generation - history[0].generation if history else -1
     return history[index] if 0 <= index < len(history) else None
 
@@ -471,10 +471,11 @@ def champion_path(history: Sequence[GenerationRecord]) -> list[Member]:
 def ancestors_after(
     history: Sequence[GenerationRecord], descent: Sequence[Lineage], generation: int, champion_generation: int
 ) -> tuple[int, ...]:
-    """Return the ancestor in the first generation of each agent of `descent`, which `generation` bred.
+    """Return, for each agent of `descent`, bred from `generation`, the index of its ancestor in the first generation.
 
-    Of two parents, the one with the larger share of the weights leads to the ancestor. If the records lack ancestors
-    (earlier versions), the parents in the current generation are the ancestors.
+    Of two parents, the one with the larger share of the weights leads to the ancestor. A reinjected champion is from
+    `champion_generation`. If a record is missing (first generation) or lacks ancestors (earlier versions), the parents
+    themselves are returned.
     """
 
     def ancestors_of(born: int) -> tuple[int, ...]:
@@ -512,14 +513,14 @@ _Words = Annotated[str, Field(pattern=r"^[ -~]{1,200}$")]
 
 
 class Arithmetic(Record):
-    """CPU, GPU and libraries of a generation that can change floating-point results."""
+    """Processor and libraries that computed a generation, and on which its floating-point results depend."""
 
     processor: _Words
     """Maker of the processor (GenuineIntel, AuthenticAMD), or name of the GPU."""
     instructions: _Words
-    """Instructions that torch's own kernels use (AVX2, AVX512); of a GPU its compute capability."""
+    """Instructions that torch's own kernels use (AVX2, AVX512); for a GPU, its compute capability."""
     blas: _Words
-    """Library of matrix products, with its mode if it is MKL (MKL AUTO,STRICT)."""
+    """Library that computes matrix products, for MKL with its mode (MKL AUTO,STRICT)."""
     torch: _Words
     """Version of torch."""
 

@@ -51,7 +51,7 @@ def _in_two_units(seconds: int, large: int, name: str, small: int, small_name: s
 
 
 def number(value: float) -> str:
-    """Format a value with thousands separators, M for millions, three digits if it is small."""
+    """Format a value: "0.123", "1,234", "2.5M" (millions), "1.0e+12"; below 100 with three digits."""
     if value == 0.0:
         return "0"
     magnitude = abs(value)
@@ -73,7 +73,7 @@ def signed(value: float) -> str:
 
 
 def percent(fraction: float, digits: int = 1) -> str:
-    """Format a fraction: "12.4 %", "−3.0 %"."""
+    """Format a fraction as a percentage: "12.4 %", "−3.0 %"."""
     return f"{_rounded(100.0 * fraction, digits)} %"
 
 
@@ -146,7 +146,7 @@ def quoted(value: object) -> str:
 
 
 class _Bounded(reprlib.Repr):
-    """`repr` that stays short, and does not fail, for deep or long values."""
+    """`repr` that is short, and does not fail, for deeply nested or long values."""
 
     def repr_int(self, x: int, level: int) -> str:
         return super().repr_int(x, level) if x.bit_length() <= _SHOWN_BITS else f"a number of {x.bit_length():,} bits"
@@ -161,24 +161,24 @@ _USER = rf"{_SCHEME}(?:[^/?#\s]*|[^@/:\s]*:(?!\d+(?:/|$))[^@\s]*)@"
 _SECRET = r"(?:password|passwd|pwd|token|secret|signature|sig|credentials?|api_?key|access_?key)"
 _PARAMETER = rf"{_SCHEME}\S*[?&;#](?:[a-z0-9_-]*[_-])?{_SECRET}="
 _LONGEST = 4_096
-"""A search takes time quadratic in the length; no setting is longer."""
+"""Most characters searched for credentials, since the time is quadratic in them; no setting is longer."""
 _CREDENTIALS = re.compile(f"{_USER}|{_PARAMETER}", re.IGNORECASE)
 _HIDDEN = re.compile(rf"({_SCHEME})(?:[^/?#\s]*|[^@/:\s]*:(?!\d+(?:/|\s|$))[^@\s]*)@", re.IGNORECASE)
 _HIDDEN_PARAMETER = re.compile(rf"([?&;#](?:[a-z0-9_-]*[_-])?{_SECRET}=)[^&;#\s]*", re.IGNORECASE)
 
 
 def has_credentials(text: str) -> bool:
-    """Whether a text contains a URL with a user, a password or a secret parameter."""
+    """Whether a text contains a URL with a user name, a password or a secret parameter (token, key)."""
     return "://" in text and _CREDENTIALS.search(text[:_LONGEST]) is not None
 
 
 def without_credentials(text: str) -> str:
-    """Replace users, passwords and secret parameters in URLs by dots."""
+    """Replace user names, passwords and secret parameters in URLs by dots."""
     return _HIDDEN_PARAMETER.sub(r"\1...", _HIDDEN.sub(r"\1...@", text))
 
 
 DISTRIBUTION = "eigen-trader"
-"""Name on PyPI, where `eigen` is a package of other authors."""
+"""Name of this project on PyPI, where `eigen` is a package of other authors."""
 
 
 def install_command(extra: str) -> str:

@@ -334,7 +334,7 @@ def test_something_in_the_way(local: LocalStore, in_the_way: str) -> None:
         (errno.ENOSPC, InputError, "no space left"),
         (errno.EDQUOT, InputError, "no space left"),
         (errno.EROFS, InputError, "read-only"),
-        (errno.EACCES, InputError, "not allowed"),
+        (errno.EACCES, InputError, "permission is denied"),
         (errno.EIO, StoreUnavailableError, "Input/output error"),
         (errno.ESTALE, StoreUnavailableError, "Stale file handle"),
     ],
