@@ -35,24 +35,25 @@ from eigen_core.config.stored import current_values
 logger = logging.getLogger(__name__)
 
 CHAMPION = "champion"
-"""Stem of the files with a champion's tensors and facts."""
+"""Stem of the files of a generation with its champion's weights (safetensors) and description (JSON)."""
 _FORMAT = "eigen champion"
 _FORMAT_VERSION = "1"
 _TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"')
-"""A text in JSON."""
+"""Matches a string in JSON text."""
 
 
 class ExportedChampion(NamedTuple):
     weights: torch.Tensor
     """float32 `[parameters]`."""
     config: dict[str, JsonValue]
-    """The configuration it was trained with, in this version's names of settings."""
+    """The configuration of its training, with settings named as in this version of Eigen."""
     facts: dict[str, JsonValue]
-    """`layout` (name and shape of each parameter, in their order), `symbols`, `features`, `panel`."""
+    """`layout` (name and shape of each network parameter, in the order of `weights`), and the task's facts, for trading
+    `symbols`, `features` and `panel`."""
 
 
 def write_champion(contents: RunContents, path: Path) -> Manifest:
-    """Write a run's newest undamaged champion to a safetensors file; return its manifest. `InputError` if none."""
+    """Write a run's newest undamaged champion to a file; return its generation's manifest. `InputError` if none."""
     damages: list[Damage] = []
     for found in contents.newest_first():
         if isinstance(found, Damage):
@@ -62,7 +63,7 @@ def write_champion(contents: RunContents, path: Path) -> Manifest:
             _write(contents, path, found)
         except DamagedGenerationError as error:
             damages += error.damages
-            logger.warning("Run '%s': %s. An older generation's champion is tried.", contents.name, error.damages[0])
+            logger.warning("Run '%s': %s. That of an older generation is tried.", contents.name, error.damages[0])
         else:
             return found
     if damages:
@@ -99,7 +100,7 @@ def _write(contents: RunContents, path: Path, manifest: Manifest) -> None:
 
 
 def stored_weights(contents: RunContents, manifest: Manifest, stem: str) -> torch.Tensor:
-    """Return float32 weights of a generation: stem `champion` `[parameters]`, `population` `[agents, parameters]`.
+    """Return the float32 weights in a file of a generation: "champion" `[parameters]`, "population" `[agents, ...]`.
 
     `DamagedGenerationError` if they are damaged, `KeyError` if the manifest lists no file of this stem.
     """
@@ -108,7 +109,7 @@ def stored_weights(contents: RunContents, manifest: Manifest, stem: str) -> torc
     with reading_part(manifest, entry.name, blob), contents.blob_file(blob, entry.bytes) as file:
         tensors = read_tensors(file, entry.tensors or ())
         if "weights" not in tensors:
-            raise DamagedFileError("holds no weights")
+            raise DamagedFileError("has no tensor 'weights'")
     return tensors["weights"]
 
 
@@ -118,7 +119,7 @@ def read_champion(path: Path) -> ExportedChampion:
     Raises:
         InputError: the file cannot be read, is no exported champion, or was written by a newer version of Eigen.
     """
-    foreign = f"{path} is no champion that Eigen exported."
+    foreign = f"{path} is no champion that Eigen exported: give a file that `eigen export` wrote."
     with explained("read", path):
         if not path.is_file():
             raise InputError(f"There is no file {path}.")

@@ -55,13 +55,13 @@ _CONNECT_SECONDS = 5.0
 _SILENCE_SECONDS = 15.0
 _METADATA_SECONDS = 1.0
 _REFRESH_SECONDS = 4
-# Longer than the five minutes before expiry at which gcsfs refreshes, so that gcsfs itself never does.
+# Access tokens are refreshed this long before they expire: earlier than by gcsfs (5 minutes), which then never does.
 _RESERVE = timedelta(minutes=6)
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 _KEY_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
 _EMULATOR = "STORAGE_EMULATOR_HOST"
 _ADDRESS = re.compile(r"(https?://)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[1-9][0-9]{0,4})?/?")
-# OSError: also what `requests` raises, and timeouts. KeyError and ValueError: an answer that cannot be understood; in
+# OSError: includes errors of `requests`, and timeouts. KeyError and ValueError: an answer that cannot be understood; in
 # gcsfs also a refusal that has the word "invalid".
 _FAILURES = (
     *(GoogleAPIError, InvalidResponse, GoogleAuthError, HttpError, NonRetryableError, aiohttp.ClientError),
@@ -76,9 +76,9 @@ _FIELDS = "name,size,updated,crc32c,generation"
 
 # Else Google's client requests the bucket's own description, in a thread, to name its region in traces.
 os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
-# It prints a traceback of every request that fails.
+# gcsfs prints a traceback of every request that fails.
 logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
-# It warns that no project is chosen, which no store needs.
+# google-auth warns that no project is chosen, which no store needs.
 logging.getLogger("google.auth._default").setLevel(logging.ERROR)
 
 
@@ -87,7 +87,7 @@ class _ObjectExistsError(Exception):
 
 
 class GcsClient:
-    """gcsfs and Google's own client for uploads, for one bucket and process: neither survives a fork."""
+    """Google's own client, for uploads, and gcsfs, for the rest, of one bucket. Neither client works after a fork."""
 
     def __init__(self, location: GcsLocation, retry_seconds: float) -> None:
         endpoint = _emulator()
@@ -115,13 +115,13 @@ class GcsClient:
     def upload(
         self, key: str, file: BinaryIO | BufferedIOBase, size: int, version: int | None
     ) -> tuple[int, str, int] | None:
-        """Return size (bytes), CRC-32C (base64) and version of the new object; None if it must be uploaded again.
+        """Upload a file; return the object's size (bytes), CRC-32C (base64) and version, None if it must be sent again.
 
-        Through Google's client: uploads of gcsfs send no checksum that the service compares before the object is
+        This uses Google's client: uploads of gcsfs send no checksum that the service compares before the object is
         visible, take no precondition for large files, and report progress in the thread that serves all requests.
 
         Raises:
-            _ObjectExistsError: the object in the bucket is not of this `version` (0: no object; None: any).
+            _ObjectExistsError: the object in the bucket is not of this `version` (0: there must be none; None: any).
         """
         blob = self._bucket.blob(key, chunk_size=BLOCK)
         limits = {"timeout": (_CONNECT_SECONDS, _SILENCE_SECONDS), "retry": self._retry}
@@ -141,20 +141,20 @@ class GcsClient:
         return blob.size, blob.crc32c, blob.generation
 
     def _refresh(self) -> None:
-        """Refresh the access token early: gcsfs would do it in the thread that serves all requests."""
+        """Refresh the access token before gcsfs would: gcsfs does so in the thread that serves all requests."""
         expiry: datetime | None = self._credentials.expiry
         lasts = expiry is None or expiry.replace(tzinfo=UTC) - datetime.now(UTC) > _RESERVE
         if not (self._credentials.valid and lasts):
-            # The library's own timeout is two minutes.
+            # The default timeout of google-auth is two minutes.
             request = functools.partial(Request(), timeout=_REFRESH_SECONDS)
             DEFAULT_RETRY.with_timeout(2 * _REFRESH_SECONDS)(self._credentials.refresh)(request)
 
     @contextmanager
     def store_errors(self, name: str = "") -> Iterator[Any]:
-        """Yield gcsfs with a valid token; raise its errors as those of a `Store`.
+        """Yield gcsfs with a valid access token; raise errors in the block as those that `Store` lists.
 
-        gcsfs retries a request five times, with pauses of some 33 seconds in all, after the statuses 408, 429 and 500
-        to 504 and after broken connections. `name` is the requested object, "" for the bucket.
+        gcsfs retries a request five times, with pauses of some 33 seconds in all, after the HTTP statuses 408, 429 and
+        500 to 504 and after broken connections. `name` is the requested object, "" for the bucket.
         """
         try:
             self._refresh()
@@ -194,7 +194,7 @@ class GcsClient:
 
 
 def find_credentials() -> tuple[Credentials, str]:
-    """Return this process's credentials, and their name in error messages, without a request to the store.
+    """Return Google credentials and, for error messages, what they are called; send no request to the store.
 
     The first that exists is used: the file that GOOGLE_APPLICATION_CREDENTIALS names, the login by `gcloud auth
     application-default login`, the service account of the Google Cloud machine on which this runs.
@@ -218,7 +218,7 @@ def find_credentials() -> tuple[Credentials, str]:
 
 
 def _is_machine_of_google() -> bool:
-    """Whether a metadata server answers; without one the library would search for 17 to 42 seconds."""
+    """Whether Google Cloud's metadata server answers; without one, google-auth would try for 17 to 42 seconds."""
     if os.environ.get("NO_GCE_CHECK") == "true":
         return False
     host, _, port = os.environ.get("GCE_METADATA_HOST", "169.254.169.254").partition(":")
@@ -230,7 +230,7 @@ def _is_machine_of_google() -> bool:
 
 
 def _answer(error: Exception) -> tuple[int, str]:
-    """Return status and text of the answer to a failed request; without an answer 0 and the error's text."""
+    """Return HTTP status and text of the answer to a failed request; without an answer 0 and the error's text."""
     reason = "no answer in time" if isinstance(error, FSTimeoutError) else _reason(error)
     if isinstance(error, FileNotFoundError):
         return 404, reason
@@ -259,7 +259,7 @@ def _reason(error: Exception) -> str:
 
 
 class GcsStore(RemoteStore):
-    """A bucket with a prefix for the names of its objects; requests of uploads are retried for `retry_seconds`."""
+    """A store in a bucket, under a prefix of object names; failed upload requests are retried for `retry_seconds`."""
 
     def __init__(self, location: GcsLocation, retry_seconds: float = _RETRY_SECONDS) -> None:
         self._location = location
@@ -318,7 +318,7 @@ class GcsStore(RemoteStore):
         return True
 
     def _upload(self, name: str, file: BinaryIO, version: int | None = None, moved: Progress | None = None) -> None:
-        """Upload a file until it arrives undamaged; replace only this `version` of the object (0: none; None: any)."""
+        """Upload a file until it arrives whole; replace only this `version` of the object (0: none; None: any)."""
         sent = _described(*stream_checksum(file))
         source = file if moved is None else _ReportedFile(file, moved)
         for _ in range(_ATTEMPTS):
@@ -348,10 +348,10 @@ class GcsStore(RemoteStore):
             entry, checksum = self._entry(name), 0
             size, version = int(entry["size"]), entry["generation"]
             if limit is not None and size > limit:
-                raise StoreUnavailableError(f"{name} in {self.url} is longer than {limit:,} bytes")
+                raise StoreUnavailableError(f"{name} in {self.url} is longer than {limit:,} bytes, its limit")
             file.seek(0)
             file.truncate()
-            with suppress(MissingObjectError):  # it was replaced meanwhile
+            with suppress(MissingObjectError):  # another process has replaced the object
                 for first in range(0, size, BLOCK):
                     last = min(first + BLOCK, size)
                     with self._client.store_errors(name) as files:

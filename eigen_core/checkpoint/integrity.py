@@ -1,4 +1,4 @@
-"""Integrity of a run's files: names, checksums, blobs named by their SHA-256, and the damage that reading finds."""
+"""Integrity of a run's files: their names, checksums, blobs (files named by their SHA-256), and damages found."""
 
 import hashlib
 import json
@@ -34,7 +34,7 @@ HOLDOUT = "holdout/"
 REPAIR = "restore the file from a copy of the run, or resume the run from its newest undamaged generation"
 """Advice in errors about a damaged generation."""
 DELETED_MARK = b"withdrawn\n"
-"""Content under the name of a manifest that must never be created."""
+"""Content of an object that reserves a manifest's name, so that no process creates this manifest later."""
 _CHECKSUM = "checksum"
 _MANIFEST = re.compile(rf"(?:{MANIFESTS})?(\d{{6,18}})-[0-9a-f]{{8}}\.json")
 
@@ -61,7 +61,7 @@ def holdout_name(generation: int) -> str:
 
 @dataclass(frozen=True)
 class Damage:
-    """A defect of a file, needed by `generation` (None: by all); `file` and `what` together are a sentence.
+    """A defect of a file that `generation` needs (None: the whole run); `file` and `what` together are a sentence.
 
     `file`: "population.safetensors", "replay shard 11600", "manifest"; `path`: relative to the run's folder.
     """
@@ -91,7 +91,7 @@ class UnfitSnapshotError(InputError):
 
 
 class DamagedGenerationError(InputError):
-    """A generation cannot be read, or none of a run; `damages` are the reasons."""
+    """A generation cannot be read, or no generation of a run can; `damages` are the reasons."""
 
     def __init__(self, message: str, damages: list[Damage]) -> None:
         super().__init__(message)
@@ -118,7 +118,7 @@ def checksummed(fields: Mapping[str, JsonValue]) -> bytes:
 
 
 def parse_checksummed(content: bytes) -> dict[str, JsonValue]:
-    """Return the fields that `checksummed` wrote, without the checksum; `DamagedFileError` if any byte differs."""
+    """Return the fields that `checksummed` wrote, without the checksum; `DamagedFileError` if any byte has changed."""
     try:
         document = json.loads(content)
         if not isinstance(document, dict) or _CHECKSUM not in document:
@@ -181,9 +181,9 @@ def blob_path(run: Path, sha256: str) -> Path:
 
 
 def write_blob(run: Path, fill: Callable[[Path], object]) -> tuple[str, int]:
-    """Write a blob durably, with the content that `fill` writes to a path; return its SHA-256 and size (bytes).
+    """Write a blob durably to the folder of a `run`; return its SHA-256 and size (bytes). `fill` writes it to a path.
 
-    An existing blob of this name is replaced, since it may be damaged.
+    An existing blob of the same SHA-256 is replaced, since it may be damaged.
     """
     with temporary_file(run / BLOBS) as (_, temporary):
         mode = temporary.stat().st_mode

@@ -1,6 +1,6 @@
 """Locks on a run: between processes of one machine a file lock, between machines a lease in the run's store.
 
-One process at a time holds the lease and writes the run's manifests:
+One process at a time holds the lease and writes the run's manifests; `epoch` counts the holders:
 
     <run>/lease/<epoch>        created once, by the process that takes the lease, with its identity
     <run>/lease/<epoch>.beat   rewritten by the holder, so that others see that it is alive
@@ -56,7 +56,7 @@ _held_here: set[str] = set()
 
 
 class InUseError(InputError):
-    """Another process holds the lock or the lease. The message names it."""
+    """Another process holds the lock or the lease of a run; the message names the process."""
 
 
 class ProcessIdentity(BaseModel):
@@ -91,13 +91,13 @@ class ProcessIdentity(BaseModel):
         )
 
     def is_alive(self) -> bool:
-        """Whether it certainly runs on this machine."""
+        """Whether the process certainly runs on this machine."""
         status = self._status_here()
         # A killed process keeps its PID until its parent waits for it.
         return status is not None and status[1] == self.started and status[0] not in _ENDED
 
     def has_ended(self) -> bool:
-        """Whether it ran on this machine and has certainly ended: its PID is unused, or another process has it."""
+        """Whether the process ran on this machine and has certainly ended: its PID is unused, or another's."""
         if not self._is_of_this_machine():
             return False
         try:
@@ -124,7 +124,7 @@ def this_process() -> ProcessIdentity:
 class FileLock:
     """An advisory lock (flock) on a file, which the kernel frees when its process ends.
 
-    The file names the holder. Release does not remove it: two processes could then lock two different files.
+    The file contains the holder's identity. `release` keeps the file: without it, two processes could lock two files.
     """
 
     def __init__(self, path: Path) -> None:
@@ -138,7 +138,8 @@ class FileLock:
     def acquire(self, seconds: float = _TRY_SECONDS) -> bool:
         """Take the lock and return whether that succeeded within `seconds`.
 
-        `is_taken` in another process briefly holds a shared lock. `InputError` if the path is no regular file.
+        A free lock may need a wait, too: `is_taken` in another process briefly holds a shared lock. `InputError` if the
+        path is no regular file.
         """
         with ExitStack() as closing:
             descriptor = self._open(os.O_RDWR | os.O_CREAT, closing)
@@ -259,8 +260,8 @@ class _Heartbeat(BaseModel):
 class LeaseState:
     """The lease on a run, as read from the store.
 
-    `epoch` counts the holders so far. `age_seconds` is the time since the last renewal by the store's clock; infinite
-    if the lease was released or its holder has certainly ended.
+    `epoch` counts the holders so far; `owner` is the last (None: unreadable). `age_seconds` is the time since the last
+    renewal (by the store's clock); infinite if the lease was released or its holder has certainly ended.
     """
 
     epoch: int
@@ -279,12 +280,12 @@ class Lease:
 
     Methods that access the store also raise its errors (`Store`), which leave the lease unchanged.
 
-    As a context manager it is renewed in the background, which tells others to wait, and released at the end. Only
-    `check` proves that it is still held.
+    As a context manager it is renewed in the background, so that other processes wait, and released at the end. Only
+    `check` proves that this process still holds it.
 
-    A process may be stopped for longer than the lease between a check and the write after it. So a manifest is
-    announced before that check. A process that takes the lease later finds the announcement and first occupies the
-    manifest's name: the manifest was created before, with all its blobs, or never will be.
+    The holder may be suspended between a check and the write after it, for longer than the lease lasts. It therefore
+    announces a manifest before this check. The next holder finds the announcement and first reserves the manifest's
+    name: either the manifest exists by then, with all its blobs, or the former holder can no longer create it.
     """
 
     def __init__(self, store: Store, run: str, epoch: int, record: _LeaseRecord, clock: Callable[[], float]) -> None:
@@ -314,7 +315,7 @@ class Lease:
         """Take the lease on a run, which expires when it is not renewed for `lease_seconds`.
 
         `InUseError` if another process holds it. `last_epoch` is the highest epoch in the run's manifests.
-        `holder_has_ended`: any other holder has certainly ended, since this process holds the run's lock.
+        `holder_has_ended`: True if any other holder has certainly ended, since this process holds the run's file lock.
         """
         record = _LeaseRecord(token=uuid.uuid4().hex, owner=this_process(), lease_seconds=lease_seconds)
         while True:
@@ -322,9 +323,9 @@ class Lease:
             if state is not None and state.live:
                 left = max(1, math.ceil(state.lease_seconds - state.age_seconds))
                 raise InUseError(
-                    f"Run '{run}' in {store.url} is in use by {state.owner or 'another process'}, lease renewed "
-                    f"{state.age_seconds:.0f} s ago: wait until it ends or stop it. If it was killed, the run can be "
-                    f"resumed from here in {left} s."
+                    f"Run '{run}' in {store.url} is in use by {state.owner or 'another process'}, which renewed its "
+                    f"lease {state.age_seconds:.0f} s ago: wait until it ends or stop it. If it was killed, the run "
+                    f"can be resumed here in {left} s."
                 )
             lease = cls(store, run, max(0 if state is None else state.epoch, last_epoch) + 1, record, clock)
             if lease._create():
@@ -336,22 +337,22 @@ class Lease:
             raise LeaseLostError(self._lost)
 
     def check(self) -> None:
-        """Raise `LeaseLostError` if another process has taken the lease; an expired one that nobody took is held."""
+        """Raise `LeaseLostError` if another process has taken the lease, not if it has only expired."""
         if self._clock() - self._renewed > self._record.lease_seconds / 2:
             self.renew()
         self._look_for_another()
 
     def announce(self, manifest: str) -> None:
-        """Announce a manifest that is about to be created, and then `check`."""
+        """Announce a manifest (by name) that is about to be created, then `check` the lease."""
         self._store.put(self._announcement(manifest), b"")
         self.check()
 
     def conclude(self, manifest: str) -> None:
-        """Remove an announcement once the manifest exists; a failure is harmless and logged."""
+        """Remove the announcement of a manifest that now exists; a failure is harmless and logged."""
         self._prune([self._announcement(manifest)])
 
     def renew(self) -> None:
-        """Show other processes that this one is alive; `LeaseLostError` if one is known to have taken the lease."""
+        """Show other processes that this one is alive; `LeaseLostError` if one is known to have taken it."""
         with self._writing:
             self.raise_if_lost()
             if not self._ended.is_set():
@@ -392,7 +393,7 @@ class Lease:
             return False
         found = self._store.objects(f"{self._run}/{LEASES}")
         epochs = _epochs(found)
-        # Old records are removed: a process that decided long ago to take one of them finds its name free.
+        # Records of old epochs are removed, so a process that was suspended could create one of them again.
         if max(epochs, default=self.epoch) > self.epoch:
             return False
         announcements = self._prevent_announced(found)
@@ -406,7 +407,7 @@ class Lease:
         return f"{_record_name(self._run, self.epoch)}.{manifest.removeprefix(MANIFESTS)}"
 
     def _prevent_announced(self, found: list[StoredObject]) -> list[str]:
-        """Occupy the names of manifests that others announced and did not create; return the announcements."""
+        """Reserve the manifest names that former holders announced but did not use; return the announcements' names."""
         announced = {thing.name: _ANNOUNCEMENT.fullmatch(thing.name.rpartition("/")[2]) for thing in found}
         for match in announced.values():
             if match is not None:
@@ -417,7 +418,7 @@ class Lease:
         try:
             self._store.delete(names)
         except (StoreUnavailableError, InputError) as error:
-            logger.warning("Run '%s': old records of the lease stay in the store (harmless): %s", self._run, error)
+            logger.warning("Run '%s': old records of the lease cannot be removed (harmless): %s", self._run, error)
 
     def _put_heartbeat(self, *, released: bool) -> None:
         self._beats += 1
@@ -430,8 +431,8 @@ class Lease:
             if newest <= self.epoch:
                 return
             self._lost = (
-                f"Run '{self._run}' in {self._store.url} was taken over by another process (epoch {newest} after "
-                f"{self.epoch}): this one stops without writing to it."
+                f"Run '{self._run}' in {self._store.url} was taken over by another process (lease epoch {newest}, here "
+                f"{self.epoch}): this process stops and writes nothing more to it."
             )
         raise LeaseLostError(self._lost)
 
@@ -444,14 +445,14 @@ class Lease:
                 logger.error("%s", error)
                 return
             except (StoreUnavailableError, InputError) as error:
-                logger.warning("Run '%s': the lease could not be renewed and is tried again: %s", self._run, error)
+                logger.warning("Run '%s': the lease could not be renewed; the next try follows: %s", self._run, error)
 
     def _expires(self) -> str:
-        return f"until it expires, within {self._record.lease_seconds:.0f} s, no other machine can continue the run."
+        return f"until the lease expires, within {self._record.lease_seconds:.0f} s, no other machine can take the run."
 
 
 def lease_state(store: Store, run: str, *, holder_has_ended: bool = False) -> LeaseState | None:
-    """Return the lease on a run, None if none was ever taken; `holder_has_ended`: see `Lease.acquire`."""
+    """Return the lease on a run, None if no process ever took it; `holder_has_ended`: see `Lease.acquire`."""
     found = store.objects(f"{run}/{LEASES}")
     epoch = max(_epochs(found), default=0)
     if epoch == 0:

@@ -26,7 +26,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.records import Arithmetic
 
 STEM = re.compile(r"[a-z][a-z0-9_]{0,63}")
-"""Allowed stems of files and names of columns."""
+"""Allowed stems of files and names of replay buffer columns."""
 FORMAT_VERSION = 1
 MANIFEST_LIMIT = 64 << 20
 """Most bytes that a manifest may have."""
@@ -65,15 +65,15 @@ class TensorFacts(_Entry):
 
 
 class FileEntry(_Entry):
-    """One file of a generation; its content is the blob with its SHA-256."""
+    """One file of a generation, stored as the blob that is named by its SHA-256."""
 
     name: Annotated[str, Field(pattern=rf"^{STEM.pattern}\.(safetensors|json)$")]
     bytes: Natural
     """Size (bytes)."""
     sha256: Sha256
-    """SHA-256 of the content; equal tensors or documents have equal ones."""
+    """SHA-256 of the content; equal tensors or documents have equal hashes."""
     tensors: tuple[TensorFacts, ...] | None
-    """Tensors of a safetensors file, by name; null for JSON."""
+    """Tensors of a safetensors file, sorted by name; null for JSON."""
 
     @model_validator(mode="after")
     def _tensors_fit_the_kind(self) -> Self:
@@ -83,12 +83,12 @@ class FileEntry(_Entry):
 
 
 class ShardEntry(_Entry):
-    """Consecutive rows of the replay buffer, in the order in which they were appended; a blob."""
+    """Consecutive rows of the replay buffer, in the order in which they were appended, stored as one blob."""
 
     first: Natural
     """Number of its first row, counted from 0 over all rows ever appended."""
     count: Annotated[Natural, Field(ge=1)]
-    """Rows."""
+    """Number of rows."""
     bytes: Natural
     """Size as stored (bytes)."""
     sha256: Sha256
@@ -96,7 +96,7 @@ class ShardEntry(_Entry):
     raw_bytes: Natural
     """Size of the stream before compression (bytes)."""
     compression: Compression
-    """How it was compressed; readers go by the content's first bytes."""
+    """How it was compressed; readers detect this by the content's first bytes."""
 
     @property
     def stop(self) -> int:
@@ -108,16 +108,16 @@ class ShardEntry(_Entry):
 
 
 class RingEntry(_Entry):
-    """The replay buffer: row n is in slot n modulo capacity; it holds the newest `size` of `written` rows."""
+    """The replay buffer, a ring of slots: row n (from 0) is in slot n modulo `capacity`; newer rows replace older."""
 
     capacity: Annotated[Natural, Field(ge=1)]
-    """Slots."""
+    """Number of slots."""
     size: Natural
-    """Rows that it holds."""
+    """Number of rows that it holds, the newest ones."""
     written: Natural
-    """Rows ever appended."""
+    """Number of rows ever appended."""
     columns: tuple[TensorFacts, ...]
-    """By name; shapes are those of one row."""
+    """Columns, sorted by name; a shape is that of one row."""
     shards: tuple[ShardEntry, ...]
     """In the order of their rows, without gaps, up to `written`; the first may begin before the oldest row held."""
 
@@ -125,9 +125,9 @@ class RingEntry(_Entry):
     def _shards_cover_the_rows(self) -> Self:
         names = [column.name for column in self.columns]
         if names != sorted(set(names)) or not names:
-            raise ValueError("columns are not sorted by unique names")
+            raise ValueError("columns are not sorted by name, or a name is repeated")
         if self.size != min(self.written, self.capacity):
-            raise ValueError("size is not that of the rows written")
+            raise ValueError("size is not the smaller of written and capacity")
         if any(shard.count > self.capacity for shard in self.shards):
             raise ValueError("a shard has more rows than the ring has slots")
         if any(one.stop != other.first for one, other in pairwise(self.shards)):
@@ -148,8 +148,8 @@ class RingEntry(_Entry):
 class Manifest(_Entry):
     """The parts of a generation. A generation exists when its manifest does.
 
-    Equal runs have equal entries in `files` and `ring`, except for documents with times; `parent`, `created` and
-    `checksum` differ.
+    Runs with equal results have equal entries in `files` and `ring`, except for documents that contain times;
+    `parent`, `created` and `checksum` differ.
     """
 
     format_version: Literal[1]
@@ -161,20 +161,20 @@ class Manifest(_Entry):
     parent: Sha256 | None
     """`checksum` of the manifest of the generation from which training continued; null for the first."""
     epoch: Natural
-    """Epoch of the lease under which it was written; 0: without a lease."""
+    """Epoch (number of the holder) of the lease under which it was written; 0: without a lease."""
     config: dict[str, JsonValue]
     """The whole configuration that the generation was trained with."""
     config_sha256: Sha256
     """SHA-256 of `config` (canonical JSON)."""
     seed: int | None
-    """Seed in that configuration."""
+    """Setting `seed` of `config`; null if it has none."""
     versions: Versions
     computed_by: Arithmetic | None = None
     """Processor, libraries and settings that change floating-point results; left out if unknown."""
     created: str
     """When it was written (UTC, ISO 8601)."""
     files: tuple[FileEntry, ...]
-    """The generation's files, by name."""
+    """The generation's files, sorted by name."""
     ring: RingEntry | None
     """The replay buffer; null if the generation has none."""
     checksum: Sha256
@@ -184,7 +184,7 @@ class Manifest(_Entry):
     def _is_consistent(self) -> Self:
         names = [entry.name for entry in self.files]
         if names != sorted(set(names)):
-            raise ValueError("files are not sorted by unique names")
+            raise ValueError("files are not sorted by name, or a name is repeated")
         if datetime.fromisoformat(self.created).tzinfo is None:
             raise ValueError("created has no time zone")
         if self.champion_generation > self.generation:
@@ -195,7 +195,7 @@ class Manifest(_Entry):
 
     @property
     def name(self) -> str:
-        """Relative to the run's folder."""
+        """Name of the manifest's file, relative to the run's folder."""
         return manifest_name(self.generation, self.checksum)
 
     @property
@@ -204,13 +204,13 @@ class Manifest(_Entry):
 
     @property
     def blobs(self) -> dict[str, int]:
-        """Name relative to the run's folder -> size (bytes)."""
+        """Name of each blob, relative to the run's folder -> size (bytes)."""
         files = {blob_name(entry.sha256): entry.bytes for entry in self.files}
         return files | {blob_name(shard.sha256): shard.bytes for shard in self.shards}
 
     @property
     def parts(self) -> dict[str, str]:
-        """Name in reports -> name of the blob."""
+        """Name of each part in reports of damage -> name of its blob."""
         files = {entry.name: blob_name(entry.sha256) for entry in self.files}
         return files | {shard.title: blob_name(shard.sha256) for shard in self.shards}
 
@@ -224,7 +224,7 @@ def manifest_bytes(manifest: Manifest) -> bytes:
 
 
 def parse_manifest(content: bytes) -> Manifest:
-    """Return the manifest in a file; `DamagedFileError`, or `InputError` if a newer version of Eigen wrote it."""
+    """Parse a manifest; `DamagedFileError` if it is damaged, `InputError` if a newer version of Eigen wrote it."""
     document = parse_checksummed(content)
     version = document.get("format_version")
     if isinstance(version, int) and version > FORMAT_VERSION:
@@ -247,7 +247,7 @@ def damaged_generation(manifest: Manifest, damages: list[Damage]) -> DamagedGene
 
 @contextmanager
 def reading_part(manifest: Manifest, part: str, path: str) -> Iterator[None]:
-    """Raise errors of reading a generation's part, which is stored at `path`, as a `DamagedGenerationError`."""
+    """Raise errors of reading a generation's `part`, stored at `path`, as a `DamagedGenerationError`."""
     try:
         yield
     except (DamagedFileError, OSError) as error:

@@ -1,4 +1,4 @@
-"""The replay buffer as shards: consecutive rows, of which each generation writes only the new ones.
+"""The replay buffer as shards, files of consecutive rows; each generation writes only its new rows.
 
 A shard is one stream, compressed with zstd and written and read in bounded memory; uncompressed and gzip streams are
 read too. Before compression it is
@@ -9,8 +9,8 @@ read too. Before compression it is
     blocks    of `block` rows, the last one shorter; a block has column after column, and each column the first byte of
               every row, then the second byte of every row, and so on
 
-The bytes of one value over many rows resemble each other more than the bytes of one row do, so this compresses better
-than rows, and better than the bytes of one element after another.
+The bytes of one value over many rows resemble each other more than the bytes of one row do, so this order compresses
+better than row after row, or value after value.
 """
 
 import gzip
@@ -56,7 +56,7 @@ _ZSTD_LEVEL = 1
 # The largest window (bytes) that a reader allocates; level 1 writes half a megabyte.
 _ZSTD_WINDOW = 8 << 20
 _SHARD_BYTES = 64 << 20
-# With so many more shards than the ring's size requires, the whole ring is written anew.
+# With more than this number of shards beyond those that the ring's size requires, the whole ring is written anew.
 _SMALL_SHARDS = 256
 _WORKERS = 2
 
@@ -77,16 +77,16 @@ class Ring:
     columns: Mapping[str, torch.Tensor]
     """Name -> `[capacity, ...]`; views on any device are allowed, loaded ones are contiguous CPU tensors."""
     size: int
-    """Rows that are stored."""
+    """Number of rows that are stored."""
     written: int
-    """Rows ever appended."""
+    """Number of rows ever appended."""
 
     def __post_init__(self) -> None:
         lengths = {column.shape[0] if column.ndim else 0 for column in self.columns.values()}
         if len(lengths) != 1 or min(lengths) < 1:
-            raise ValueError(f"the columns of a ring must be equally long and not empty, not {sorted(lengths)}")
+            raise ValueError(f"the columns of a ring must have one equal length above 0, not {sorted(lengths)}")
         if self.size != min(self.written, self.capacity) or self.written < 0:
-            raise ValueError(f"a ring of {self.capacity} slots and {self.written} rows cannot store {self.size}")
+            raise ValueError(f"a ring of {self.capacity} slots, given {self.written} rows, cannot hold {self.size}")
         for name in self.columns:
             if not STEM.fullmatch(name):
                 raise ValueError(f"'{name}' cannot name a column of a ring: it must match {STEM.pattern}")
@@ -97,7 +97,7 @@ class Ring:
 
 
 def slot_ranges(capacity: int, first: int, stop: int, most: int | None = None) -> Iterator[tuple[int, slice]]:
-    """Yield the slots of rows `first` to `stop` of a ring, as (first row, slots), at most `most` rows at a time."""
+    """Yield (first row, its slots) for rows `first` to `stop` (exclusive) of a ring, at most `most` rows at a time."""
     while first < stop:
         slot = first % capacity
         count = min(stop - first, capacity - slot, stop if most is None else most)
@@ -106,14 +106,14 @@ def slot_ranges(capacity: int, first: int, stop: int, most: int | None = None) -
 
 
 def ring_columns(ring: Ring) -> tuple[TensorFacts, ...]:
-    """Return name, type and shape of one row of each column, by name; `ValueError` if a type cannot be stored."""
+    """Return name, type and shape of a row of each column, sorted by name; `ValueError` if a type cannot be stored."""
     return tensor_facts("the ring", {name: column[0] for name, column in ring.columns.items()})
 
 
 def _plan_shards(
     ring: Ring, row_bytes: int, known: Sequence[ShardEntry], run: Path
 ) -> tuple[list[ShardEntry], list[RowRange]]:
-    """Return the known shards that can be reused, and the ranges of rows to write."""
+    """Return those of the `known` shards of this ring that can be reused, and the ranges of rows to write."""
     oldest = ring.written - ring.size
     kept = [shard for shard in known if shard.stop > oldest]
     reaches = kept and kept[0].first <= oldest and kept[-1].stop <= ring.written
@@ -137,7 +137,7 @@ def _spread(first: int, stop: int, row_bytes: int) -> list[RowRange]:
 def write_ring(ring: Ring | None, base: RingEntry | None, run: Path) -> tuple[RingEntry | None, int]:
     """Write the rows of a ring that are not stored yet; return the ring's entry, and the bytes written.
 
-    `base`: entry of an earlier state of this ring, to which rows were only appended since.
+    `base`: manifest entry of an earlier state of this ring, to which rows were only appended since then.
     """
     if ring is None:
         return None, 0
@@ -210,7 +210,7 @@ def _write_shard(path: Path, ring: Ring, head: _Header) -> None:
 
 
 def _planes(ring: Ring, head: _Header) -> Iterator[memoryview]:
-    """Yield the blocks of a shard, column after column."""
+    """Yield the bytes of a shard: block after block, and in each block column after column."""
     for start in range(head.first, head.first + head.count, head.block):
         stop = min(start + head.block, head.first + head.count)
         for column in head.columns:
@@ -229,9 +229,9 @@ def rows_as_bytes(rows: torch.Tensor) -> Bytes:
 
 
 def read_shard(file: BinaryIO, entry: RingEntry, shard: ShardEntry, columns: dict[str, Bytes]) -> None:
-    """Read a verified shard into the slots of its rows, except for rows that newer ones have overwritten.
+    """Read a shard of verified SHA-256 into the slots of its rows, except for rows that newer ones have replaced.
 
-    Nothing beyond the sizes in the manifest is decompressed; `DamagedFileError` if the content differs from it.
+    At most as many bytes as the manifest says are decompressed; `DamagedFileError` if the content does not fit it.
     `columns` maps each name to the ring's memory as bytes `[capacity, bytes of a row]`.
     """
     stream = _reader(file)
@@ -247,7 +247,7 @@ def read_shard(file: BinaryIO, entry: RingEntry, shard: ShardEntry, columns: dic
                     rows = planes[:, row - start : row - start + (slots.stop - slots.start)]
                     columns[column.name][slots] = rows.T
         if stream.readinto(memoryview(bytearray(1))):
-            raise DamagedFileError("holds more than its manifest says")
+            raise DamagedFileError("holds more bytes than the manifest says")
     except (zlib.error, gzip.BadGzipFile, zstandard.ZstdError, EOFError) as error:
         raise DamagedFileError(f"cannot be decompressed ({error})") from error
 
@@ -270,9 +270,9 @@ def _read_header(stream: "_Reader", entry: RingEntry, shard: ShardEntry) -> _Hea
     if head.encoded() != bytes(start + header):
         raise DamagedFileError("has an unexpected header")
     if block > 1 and block * entry.row_bytes > _LARGEST_BLOCK_BYTES:
-        raise DamagedFileError("has blocks that are too large")
+        raise DamagedFileError(f"has blocks of more than {_LARGEST_BLOCK_BYTES:,} bytes")
     if head.raw_bytes != shard.raw_bytes:
-        raise DamagedFileError("has another size than its rows")
+        raise DamagedFileError("has another size in the manifest than its rows have")
     return head
 
 

@@ -1,4 +1,4 @@
-"""A run in its stores: where it is, its generations, their verification and retention."""
+"""A run on this machine or in a bucket: its location, and its generations, their verification and retention."""
 
 import hashlib
 import heapq
@@ -73,7 +73,7 @@ _READERS = 2
 class CleanReport:
     """Files that `RunContents.clean` removed, or would remove in a dry run.
 
-    `generations` have no manifest left (ascending).
+    `generations`: those that have no manifest left, ascending; `blobs`: names.
     """
 
     generations: tuple[int, ...]
@@ -130,7 +130,7 @@ class RunContents:
         return self.store.stat(self.object_name(CONFIG_NAME)) is not None or bool(self.manifest_names())
 
     def config(self) -> dict[str, JsonValue]:
-        """Return the run's first configuration; if it is damaged, the newest manifest's; without one `InputError`."""
+        """Return the configuration of the run's creation, if damaged the newest manifest's; `InputError` if none."""
         config = self.first_config()
         if isinstance(config, dict):
             return config
@@ -157,17 +157,17 @@ class RunContents:
         return config
 
     def read_json(self, relative: str) -> dict[str, JsonValue]:
-        """Return the fields of a document, after verifying its checksum; `MissingObjectError` or `DamagedFileError`."""
+        """Return the fields of a document; `MissingObjectError` if none, `DamagedFileError` if its checksum differs."""
         return parse_checksummed(self._read(relative, _DOCUMENT_LIMIT))
 
     def write_json(self, relative: str, fields: Mapping[str, JsonValue]) -> None:
         self.store.put(self.object_name(relative), checksummed(fields))
 
     def read_holdout(self, name: str) -> dict[str, JsonValue]:
-        """Return a result of the holdout; raises as `read_json`, and `DamagedFileError` if it is not the one listed."""
+        """Return a holdout result; raises as `read_json`, and `DamagedFileError` if the list has another SHA-256."""
         fields, listed = self.read_json(name), self._listed().get(name)
         if listed is not None and listed.sha256 != _listed_file(name, fields).sha256:
-            raise DamagedFileError(f"is not the file that {LIST_NAME} lists")
+            raise DamagedFileError(f"does not match its SHA-256 in {LIST_NAME}")
         return fields
 
     def write_holdout(self, name: str, fields: Mapping[str, JsonValue]) -> None:
@@ -190,7 +190,7 @@ class RunContents:
             stored = self.store.stat(name)
             if stored is None or stored.bytes <= limit:
                 raise
-            raise DamagedFileError(f"has {stored.bytes:,} bytes, more than any of its kind") from error
+            raise DamagedFileError(f"has {stored.bytes:,} bytes, more than the {limit:,} allowed") from error
 
     def manifest_names(self) -> list[str]:
         """Return the names of all manifests, relative to the run's folder, newest generation first."""
@@ -209,7 +209,7 @@ class RunContents:
         return [stored for _, stored in sorted(found, key=lambda pair: (-pair[0], pair[1].name))]
 
     def _is_withdrawn(self, stored: StoredObject) -> bool:
-        """Whether the name is only reserved, so that no process creates that manifest late (see `Lease`)."""
+        """Whether an object only reserves a manifest's name, so that no process creates this manifest (see `Lease`)."""
         if stored.bytes != len(DELETED_MARK):
             return False
         with suppress(MissingObjectError):
@@ -220,7 +220,7 @@ class RunContents:
         return stored.name.removeprefix(f"{self.name}/")
 
     def manifest(self, name: str) -> Manifest | Damage:
-        """Return a manifest or its damage, blobs unchecked; `InputError` if a newer version of Eigen wrote it."""
+        """Return a manifest or its damage, not checking blobs; `InputError` if a newer version of Eigen wrote it."""
         try:
             manifest = parse_manifest(self._read(name, MANIFEST_LIMIT))
             if manifest.name != name:
@@ -236,7 +236,7 @@ class RunContents:
         return [found for found in self.newest_first() if isinstance(found, Manifest)]
 
     def newest_first(self) -> Iterator[Manifest | Damage]:
-        """Yield the manifests, or their damages, newest first; they are read lazily."""
+        """Yield each manifest, or its damage, newest first; each is read when it is requested."""
         for _, names in groupby(self.manifest_names(), generation_of):
             # A manifest that has disappeared since it was listed was removed with its generation.
             found = [one for one in map(self.manifest, names) if isinstance(one, Manifest) or one.what != _MISSING]
@@ -247,7 +247,7 @@ class RunContents:
         return next((found for found in self.newest_first() if isinstance(found, Manifest)), None)
 
     def document(self, manifest: Manifest, stem: str) -> JsonValue:
-        """Return a verified document of a generation; `DamagedGenerationError`, or `KeyError` if there is none."""
+        """Return a document of a generation; `DamagedGenerationError` if it is damaged, `KeyError` if there is none."""
         entry = manifest.entry(f"{stem}.json")
         blob = blob_name(entry.sha256)
         with reading_part(manifest, entry.name, blob), self.blob_file(blob, entry.bytes) as path:
@@ -255,7 +255,7 @@ class RunContents:
 
     @contextmanager
     def blob_file(self, blob: str, size: int, read: Progress | None = None) -> Iterator[Path]:
-        """Yield the path of a verified blob of `size` bytes, of a temporary copy if the store is remote.
+        """Verify a blob of `size` bytes, and yield the path of its file, or of a temporary copy if the store is remote.
 
         `DamagedFileError` if the blob is missing or damaged; `read` is called with the number of bytes just read.
         """
@@ -281,7 +281,7 @@ class RunContents:
             raise DamagedFileError(_MISSING) from error
 
     def fetch_generation(self, manifest: Manifest, local: "RunContents") -> None:
-        """Copy the missing and damaged parts of a generation to this machine, the manifest last.
+        """Copy the parts of a generation that `local` lacks, or has damaged, to this machine; the manifest last.
 
         The caller holds the lock of `local`. Progress is reported as "download", in bytes. `DamagedGenerationError` if
         a part is damaged in the store.
@@ -304,7 +304,9 @@ class RunContents:
             # This also replaces a damaged manifest of that name.
             local.store.put(local.object_name(manifest.name), manifest_bytes(manifest))
         if lacking:
-            logger.info("Run '%s': fetched generation %d, %s", self.name, manifest.generation, in_mb(total))
+            logger.info(
+                "Run '%s': fetched generation %d from the store, %s", self.name, manifest.generation, in_mb(total)
+            )
 
     def damages(self, *manifests: Manifest, deep: bool = False, phase: str = "verify") -> list[Damage]:
         """Check the sizes of the generations' blobs, with `deep` also their SHA-256, and return the damages.
@@ -333,7 +335,7 @@ class RunContents:
         found = list(self.newest_first())
         damages = [one for one in (config, *found) if isinstance(one, Damage)]
         wrong = self.damages(*(one for one in found if isinstance(one, Manifest)), deep=deep)
-        # Files that a running training has removed meanwhile, manifest first, are not damaged.
+        # Files that a running training has just removed, manifest first, are not damaged.
         present = self.generations() if wrong else set()
         damages += [damage for damage in wrong if damage.generation in present]
         return [*damages, *self._holdout_damages()] if deep else damages
@@ -353,7 +355,7 @@ class RunContents:
         return damages
 
     def missing_generations(self, rules: Collection[CheckpointConfig]) -> list[Damage]:
-        """Return the first thousand missing generations that all these rules of retention would have kept."""
+        """Return damages of the first thousand missing generations that all these retention `rules` would have kept."""
         newest = self.newest_manifest()
         # Listed after the newest one was read: a running training removes older ones once a newer one exists.
         missing = missing_generations(self.generations(), 0 if newest is None else newest.champion_generation, rules)
@@ -361,7 +363,7 @@ class RunContents:
             Damage(
                 generation,
                 "manifest",
-                "is missing, though retention keeps it",
+                "is missing, though the retention settings keep it",
                 f"{MANIFESTS}{generation:06d}-*.json",
             )
             for generation in islice(missing, _MOST_MISSING)
@@ -400,22 +402,22 @@ class RunContents:
     ) -> CleanReport:
         """Remove the generations that need not stay, manifests first, then the blobs that no manifest refers to.
 
-        No process may write to the run meanwhile, unless the grace period is longer than writing a generation takes.
+        No other process may write to the run, unless the grace period is longer than writing a generation takes.
 
         Args:
             keep_last: number of newest generations that stay; those with missing or truncated files are not counted,
                 so that the last good one always stays.
             keep_every: generations whose number is a multiple of this stay; 0: none.
-            keep_champion: the generation stays in which the newest undamaged one found its champion.
+            keep_champion: the generation stays that found the champion of the newest undamaged generation.
             protected: generations that stay in any case.
-            grace_seconds: a blob younger than this (seconds, by the store's clock) stays if no manifest names it, not
-                even one that is removed here: another process may be about to name it.
+            grace_seconds: a blob that no manifest named before this call stays while it is younger (seconds, by the
+                store's clock): another process may be about to write its manifest.
             dry_run: remove nothing.
             confirm: called before anything is removed; if it raises, everything stays.
         """
         if keep_last < 1:
             raise ValueError(f"keep_last is {keep_last}, but must be at least 1: the newest generation always stays")
-        # Blobs are listed first: if a generation is completed meanwhile, its manifest is found, or its blobs are not.
+        # Blobs are listed first: of a generation that is completed just now, the manifest is found, or no blobs are.
         blobs = {self._relative(stored): stored for stored in self.store.objects(self.object_name(BLOBS))}
         listed = {self._relative(stored): stored for stored in self._stored_manifests()}
         read = {name: self._summary(name, stored) for name, stored in listed.items()}
@@ -442,7 +444,7 @@ class RunContents:
         )
 
     def _summary(self, name: str, stored: StoredObject) -> _Summary | None:
-        """Return the summary of a manifest, None if it is damaged or unfit; an unchanged one is not read again."""
+        """Return the summary of a manifest, None if it is damaged or in `unfit`; an unchanged one is not read again."""
         if name in self.unfit:
             return None
         if stored not in self._known:
@@ -486,8 +488,8 @@ def kept_generations(
 ) -> set[int]:
     """Return the generations of `stored` that stay; those in `whole`, the newest undamaged ones, always do.
 
-    Damaged generations newer than all of `whole` stay as evidence, until they are written again. Without any in `whole`
-    all stay.
+    So do multiples of `keep_every` (0: none), the champion's, and damaged ones newer than all of `whole`, as evidence,
+    until they are written again. If `whole` is empty, all stay.
     """
     newest = max(whole, default=-1)
     return {
@@ -528,7 +530,7 @@ def _kept_manifests(
 ) -> set[str]:
     """Return the names of the manifests that stay (see `RunContents.clean`).
 
-    `read`: name -> summary of the manifest, None if it is damaged; `sizes`: the stored blobs -> bytes.
+    `read`: name -> summary of the manifest, None if it is damaged; `sizes`: name of a stored blob -> bytes.
     """
     best: dict[int, _Summary] = {}
     for found in sorted((found for found in read.values() if found is not None), key=lambda found: found.age):
@@ -547,7 +549,7 @@ def _kept_manifests(
 
 @dataclass(frozen=True)
 class RunLocation:
-    """A run's location: its store, a bucket if `remote`, and `root`, the folder of its directory on this machine."""
+    """Where a run is: its store (a bucket if `remote`), and `root`, the folder of run directories on this machine."""
 
     name: str
     store: Store
@@ -575,7 +577,7 @@ class RunLocation:
         return self.local.exists() or (self.remote and self.stored.exists())
 
     def contents(self) -> list[RunContents]:
-        """Return the contents of the run in each location that may have generations of it, this machine first."""
+        """Return the run's contents on this machine and, if its store is a bucket, then those in the bucket."""
         return [self.local, self.stored] if self.remote else [self.local]
 
 
@@ -595,5 +597,5 @@ def list_runs(store: Store) -> list[str]:
 
 def no_such_run(store: Store, name: str) -> InputError:
     runs = list_runs(store)
-    held = f"it holds {', '.join(runs[:20])}{', ...' if len(runs) > 20 else ''}" if runs else "it holds none"
+    held = f"the store has {', '.join(runs[:20])}{', ...' if len(runs) > 20 else ''}" if runs else "the store has none"
     return InputError(f"There is no run '{name}' in {store.url}: {held}.")

@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SavedGeneration:
-    """A committed generation and the size of its new files, of which `ring_bytes` are new rows of the ring."""
+    """A committed generation, and the size of its new files, of which `ring_bytes` are rows of the replay buffer."""
 
     manifest: Manifest
     written_bytes: int
@@ -55,8 +55,9 @@ class SavedGeneration:
 class RunDirectory:
     """A run's folder `path` on this machine, in a `LocalStore` at `root`. Make one with `create` or `open`.
 
-    A generation is committed by its manifest, which is written last. Files of a killed process are removed when the run
-    is next locked, or with the next old generation. `config` is the configuration that the run was created with.
+    A generation is committed by its manifest, which is written last. Temporary files of a killed process are removed
+    when the run is next locked, its unused blobs by the next `clean`. `config` is the configuration that the run was
+    created with.
     """
 
     def __init__(self, root: Path, name: str, config: Mapping[str, JsonValue]) -> None:
@@ -99,7 +100,7 @@ class RunDirectory:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep all other processes from writing (`InUseError`), and remove unfinished files of a killed one."""
+        """Keep other processes from writing (they get `InUseError`); remove files that a killed one left unfinished."""
         self._lock.require(f"Run '{self.name}'")
         try:
             with explained("clear leftovers from", self.path, ANOTHER_STORE):
@@ -118,10 +119,10 @@ class RunDirectory:
         config: Mapping[str, JsonValue] | None = None,
         epoch: int = 0,
     ) -> SavedGeneration:
-        """Commit a generation durably, completely or not at all; the run is locked meanwhile.
+        """Commit a generation durably, completely or not at all, under the run's lock.
 
-        Of the ring only the rows are written that are new since the generation that this object last saved or loaded:
-        since then rows may only have been appended. An existing generation with the same content stays unchanged.
+        Of the replay buffer, only rows are written that were appended since this object last saved or loaded a
+        generation; older rows must not have changed. An existing generation with the same content stays unchanged.
         `config` defaults to the one that the run was created with; `epoch` is the lease's, 0 without a lease.
 
         Raises:
@@ -151,7 +152,7 @@ class RunDirectory:
             return SavedGeneration(self._base, sum(entry.bytes for entry in entries) + ring_bytes, ring_bytes)
 
     def _stored_like(self, manifest: Manifest) -> Manifest | None:
-        """Return the stored manifest that differs only in its time."""
+        """Return the stored manifest that differs from `manifest` at most in its time, None if there is none."""
         names = [name for name in self.contents.manifest_names() if generation_of(name) == manifest.generation]
         for found in map(self.contents.manifest, names):
             if isinstance(found, Manifest):
@@ -161,7 +162,7 @@ class RunDirectory:
         return None
 
     def load(self, manifest: Manifest) -> LoadedGeneration:
-        """Read a generation, all of it verified before any is parsed; tensors are on the CPU, in their own memory.
+        """Verify all files of a generation, then read them; tensors are on the CPU, each in its own memory.
 
         `DamagedGenerationError` if it is damaged.
         """
@@ -240,7 +241,7 @@ class RunDirectory:
     def _log_unreferenced(self, newest: int) -> None:
         if unreferenced := self.contents.unreferenced():
             logger.warning(
-                "Run '%s' has %d files (%s) that generations up to %d do not use: a later generation was not "
+                "Run '%s' has %d files (%s) that no generation up to %d uses: a later generation was not "
                 "completed, or its manifest is missing. The next checkpoint removes them.",
                 self.name,
                 len(unreferenced),

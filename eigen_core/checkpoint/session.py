@@ -52,7 +52,7 @@ class RunSession:
         return self._save(snapshot, config)
 
     def save_before_end(self, snapshot: Snapshot, config: Mapping[str, JsonValue]) -> SavedGeneration | None:
-        """Commit `snapshot` without waiting for uploads; None if this session has already committed the generation."""
+        """Commit `snapshot` without waiting for uploads; None if this session has already committed it."""
         self.lease.check()
         newest = self.location.local.newest_manifest()
         if newest is not None and (newest.epoch, newest.generation) == (self.lease.epoch, snapshot.generation):
@@ -78,7 +78,7 @@ class RunSession:
                 self.uploader.add_file(path.relative_to(self.directory.path).as_posix())
 
     def finish(self, seconds: float | None = None) -> None:
-        """Wait at most `seconds` (default: `checkpoint.finish_seconds`) until the store has everything."""
+        """Wait at most `seconds` (default: `checkpoint.finish_seconds`) until the bucket has all files."""
         if self.uploader is not None:
             self.uploader.finish(self.settings.finish_seconds if seconds is None else seconds)
 
@@ -121,7 +121,7 @@ def open_session(settings: CheckpointConfig, name: str) -> Iterator[RunSession]:
 
 
 def take_lease(location: RunLocation, settings: CheckpointConfig) -> Lease:
-    """Take the lease on a run (`Lease.acquire`) whose directory here, if there is one, is locked already."""
+    """Take the lease on a run; its directory on this machine, if there is one, must be locked already."""
     newest = [contents.newest_manifest() for contents in location.contents()]
     last_epoch, ended = max((found.epoch for found in newest if found is not None), default=0), not location.remote
     duration = settings.lease_seconds
@@ -129,17 +129,17 @@ def take_lease(location: RunLocation, settings: CheckpointConfig) -> Lease:
 
 
 def _publish_config(location: RunLocation, directory: RunDirectory) -> None:
-    """Create the run in the store; `InputError` if the store has a different run of that name."""
+    """Write the run's configuration to the bucket; `InputError` if the bucket has a different run of that name."""
     name, content = location.stored.object_name(CONFIG_NAME), config_content(location.name, directory.config)
     if not location.store.create(name, content) and location.stored.config() != dict(directory.config):
         raise InputError(
-            f"The run '{location.name}' in {location.store.url} is not the one in {directory.path}: choose another "
-            "name, or move that folder away."
+            f"The run '{location.name}' in {location.store.url} is not the one in {directory.path}, since their "
+            "configurations differ: choose another name, or move that folder away."
         )
 
 
 def _upload_newer_files(location: RunLocation, uploader: Uploader) -> None:
-    """Upload plots and holdout results that are newer here: a process that was killed may have left them behind."""
+    """Queue plots and holdout results that are newer here than in the bucket: a killed process may have left them."""
     here, there = location.local, location.stored
     for prefix in (PLOTS, HOLDOUT, LISTS):
         stored = {found.name: found.modified for found in there.store.objects(there.object_name(prefix))}

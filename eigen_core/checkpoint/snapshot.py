@@ -1,4 +1,4 @@
-"""Snapshots: the whole state at the end of a generation, its files and their expected form."""
+"""Snapshots: the whole state of a training at the end of a generation, its files and their expected form."""
 
 import platform
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -37,10 +37,10 @@ from eigen_core.common.records import Arithmetic
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The whole state at the end of a generation, as named tensors, JSON documents and a ring.
+    """The whole state of a training after a generation: named tensors, JSON documents and the replay buffer.
 
     Tensors may be views, may share memory and may be on any device; they are loaded to the CPU, each with its own
-    memory. NaN and infinity are refused in documents. The JSON text of a document, as bytes, is stored as it is.
+    memory. NaN and infinity are refused in documents. A document of bytes is JSON text, which is stored unchanged.
     """
 
     generation: int
@@ -84,7 +84,7 @@ def read_snapshot(manifest: Manifest, run: Path) -> Snapshot:
 
 @dataclass(frozen=True)
 class SnapshotForm:
-    """The form of a run's snapshots, compared with a manifest before its files are read.
+    """The form that a run's snapshots must have; a manifest is compared with it before its files are read.
 
     `files` maps each file's name to its tensors (None: JSON). `capacity` and `columns` describe the ring;
     `generation_rows` contains the possible numbers of rows that one generation appends to it.
@@ -138,7 +138,7 @@ class SnapshotForm:
             fewest, most = generation * self.generation_rows[0], generation * self.generation_rows[-1]
             if not fewest <= ring.written <= most:
                 wanted = f"{most:,}" if fewest == most else f"{fewest:,} to {most:,}"
-                yield "replay", f"has had {ring.written:,} rows instead of {wanted}"
+                yield "replay", f"counts {ring.written:,} appended rows instead of {wanted}"
 
 
 def _difference(found: Collection[TensorFacts], wanted: Collection[TensorFacts]) -> str | None:
@@ -146,12 +146,12 @@ def _difference(found: Collection[TensorFacts], wanted: Collection[TensorFacts])
     expected = {tensor.name: tensor for tensor in wanted}
     for name in sorted(there.keys() | expected.keys()):
         if there.get(name) != expected.get(name):
-            return f"holds {name} as {_in_words(there.get(name))} instead of {_in_words(expected.get(name))}"
-    return None if len(found) == len(there) else "names a tensor twice"
+            return f"has the tensor {name}: {_in_words(there.get(name))}, expected {_in_words(expected.get(name))}"
+    return None if len(found) == len(there) else "lists a tensor twice"
 
 
 def _in_words(tensor: TensorFacts | None) -> str:
-    return "nothing" if tensor is None else f"{tensor.dtype} {list(tensor.shape)}"
+    return "none" if tensor is None else f"{tensor.dtype} {list(tensor.shape)}"
 
 
 def write_files(snapshot: Snapshot, run: Path) -> list[FileEntry]:

@@ -36,9 +36,9 @@ LOOKS = "looks/"
 LOOKS_CHAIN = "looks-chain/"
 """Folder of a store with the hash chain that reveals changes of the evaluation log."""
 LEDGER_HEAD = "ledger.json"
-"""Object of a store with the number and the SHA-256 of the newest entry of that chain."""
+"""Object of a store with the number and the SHA-256 of the newest entry of the hash chain."""
 WALKS = "walks/"
-"""Folder of a store with the definitions and results of walks."""
+"""Folder of a store with the definitions and results of walk-forward evaluations (`eigen walk`)."""
 _CHECK_SECONDS = 11.0
 # Errors of a missing file, a loop of links, a socket, a missing device.
 _NO_FILE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV}
@@ -52,7 +52,7 @@ _PREFIX_PART = re.compile(r"(?!\.)[A-Za-z0-9._=+-]{1,200}")
 
 
 class StoreUnavailableError(Exception):
-    """The store gave no answer, or a wrong one, after all retries. It may work later."""
+    """The store gave no answer, or a wrong one, after all retries; a later attempt may succeed."""
 
 
 class MissingObjectError(Exception):
@@ -74,7 +74,7 @@ class Store(Protocol):
     All methods raise:
         InputError: the store cannot be used as it is and waiting will not help: no credentials, no permission, no such
             bucket, no space. The message says what to do.
-        StoreUnavailableError: it may work later.
+        StoreUnavailableError: the store does not answer correctly; a later attempt may succeed.
         ValueError: a name is not one that `checked_name` accepts.
 
     Methods may be called from any thread.
@@ -101,7 +101,7 @@ class Store(Protocol):
         """
 
     def read(self, name: str, limit: int) -> bytes:
-        """Return an object's content; `MissingObjectError`, or `StoreUnavailableError` if it exceeds `limit` bytes."""
+        """Return an object's content; `MissingObjectError` if none, `StoreUnavailableError` if above `limit` bytes."""
 
     def stat(self, name: str) -> StoredObject | None:
         """Return size and date of an object, None if there is none."""
@@ -145,7 +145,7 @@ def has_content(store: Store, name: str, content: bytes) -> bool:
 
 @contextmanager
 def store_errors(action: str, path: Path) -> Iterator[None]:
-    """Raise errors of the file system as those of a `Store`: `InputError` if a user can correct them (`explained`)."""
+    """Raise an error of the file system as `InputError` if a user can correct it, else as `StoreUnavailableError`."""
     try:
         with explained(action, path, ANOTHER_STORE):
             yield
@@ -154,9 +154,9 @@ def store_errors(action: str, path: Path) -> Iterator[None]:
 
 
 def call_with_timeout(seconds: float, action: Callable[[], object], late: str) -> None:
-    """Run `action` in a thread for at most `seconds`: `StoreUnavailableError(late)` if it does not end by then.
+    """Run `action` in a thread; if it does not end within `seconds`, raise `StoreUnavailableError(late)`.
 
-    The thread is abandoned then: a call into a dead network file system cannot be interrupted.
+    The thread then goes on: a call into a dead network file system cannot be interrupted.
     """
     failures: list[Exception] = []
 
@@ -213,7 +213,7 @@ def check_run_name(name: str) -> str:
 
 
 def default_run_name(preset: str, moment: datetime | None = None) -> str:
-    """Return the name of a run that a user does not name: its preset and a moment (UTC), by default now."""
+    """Return the default name of a run: its preset and a moment (UTC), by default now."""
     return f"{preset}-{moment or datetime.now(UTC):%Y%m%d-%H%M%S}"
 
 
@@ -277,7 +277,7 @@ class LocalStore(Store):
                     raise
                 raise MissingObjectError(f"{self.folder} has no {name}") from error
         if len(content) > limit:
-            raise StoreUnavailableError(f"{name} in {self.folder} is longer than {limit:,} bytes")
+            raise StoreUnavailableError(f"{name} in {self.folder} is longer than {limit:,} bytes, its limit")
         return content
 
     def stat(self, name: str) -> StoredObject | None:
@@ -367,7 +367,7 @@ def _stored(name: str, path: Path) -> StoredObject | None:
 
 @dataclass(frozen=True)
 class GcsLocation:
-    """A bucket of Google Cloud Storage, and a prefix for object names: "", or without a slash at its ends."""
+    """A bucket of Google Cloud Storage, and a prefix of object names, without slashes at its ends ("": none)."""
 
     bucket: str
     prefix: str
@@ -414,8 +414,8 @@ def store_folder(store: str) -> Path:
         raise InputError("The store's path is empty or has a zero byte: give a folder, such as 'runs'.")
     if _SCHEME_WITHOUT_SLASHES.match(store):
         raise InputError(
-            f"The store '{store}' reads neither as a folder nor as a URL: write gs://bucket/prefix, or ./{store} for "
-            "a folder."
+            f"The store '{store}' is neither clearly a folder nor a URL: write gs://bucket/prefix, or ./{store} "
+            "for a folder."
         )
     scheme = _scheme(store)
     if not scheme:
@@ -441,12 +441,12 @@ def _scheme(store: str) -> str:
 
 
 def is_remote(url: str) -> bool:
-    """Whether a store is a bucket; its runs also have a run directory on this machine."""
+    """Whether a store is a bucket; each of its runs also has a directory on this machine."""
     return gcs_location(url) is not None
 
 
 def run_root(url: str, local: str) -> Path:
-    """Return the absolute folder of a store's run directories: the store itself, or for a bucket one in `local`."""
+    """Return the absolute folder of run directories: the store itself, or for a bucket one in `local` (a setting)."""
     location = gcs_location(url)
     if location is None:
         return store_folder(url)
@@ -454,7 +454,7 @@ def run_root(url: str, local: str) -> Path:
 
 
 def store_from_environment(environ: Mapping[str, str]) -> str | None:
-    """Return the store in EIGEN_STORE, or None; `InputError` if only CLOUD_BUCKET is set, which Eigen does not read."""
+    """Return the store that EIGEN_STORE names, or None; `InputError` if only CLOUD_BUCKET is set (Eigen ignores it)."""
     store, bucket = environ.get("EIGEN_STORE", "").strip(), environ.get("CLOUD_BUCKET", "").strip()
     if bucket and not store:
         raise InputError(
@@ -471,7 +471,7 @@ def open_store(url: str) -> Store:
         return LocalStore(store_folder(url))
     tokens = Path.home() / ".gcs_tokens"
     if os.path.lexists(tokens):
-        # gcsfs, once it is imported, unpickles those of an old version, which can run any code.
+        # gcsfs unpickles this file of an old version when it is imported, which can run any code.
         raise InputError(
             f"{tokens} holds the tokens of an old login as a pickle, which can run code when it is read: remove it, "
             "and set GOOGLE_APPLICATION_CREDENTIALS to the path of a key file (JSON) instead."

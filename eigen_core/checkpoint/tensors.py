@@ -1,4 +1,4 @@
-"""Named tensors as safetensors files, from which nothing can be executed."""
+"""Named tensors as safetensors files, which cannot run code when they are read."""
 
 import errno
 import hashlib
@@ -37,7 +37,7 @@ def tensor_bytes(tensor: torch.Tensor) -> NDArray[np.uint8]:
 
 
 def tensors_sha256(tensors: Mapping[str, torch.Tensor]) -> str:
-    """Return a SHA-256 (hexadecimal) of names, types, shapes and bytes, independent of order and device."""
+    """Return one SHA-256 (hexadecimal) of names, types, shapes and bytes, independent of order and device."""
     return json_sha256(
         [
             [name, str(tensor.dtype), list(tensor.shape), hashlib.sha256(tensor_bytes(tensor).data).hexdigest()]
@@ -47,7 +47,7 @@ def tensors_sha256(tensors: Mapping[str, torch.Tensor]) -> str:
 
 
 def tensor_facts(file: str, tensors: Mapping[str, torch.Tensor]) -> tuple[TensorFacts, ...]:
-    """Return name, type and shape of the tensors for `file`, by name; `ValueError` if a type cannot be stored."""
+    """Return name, type and shape of tensors for `file`, sorted by name; `ValueError` if a type cannot be stored."""
     for name, tensor in tensors.items():
         if tensor.dtype not in DATA_TYPES:
             raise ValueError(f"tensor '{name}' for {file} is of type {tensor.dtype}, which cannot be stored")
@@ -73,13 +73,13 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     try:
         serialize_file(specs, path)
     except SafetensorError as error:
-        # It gives the number of the system's error in its message alone.
+        # safetensors gives the number of the system's error in its message alone.
         number = _OS_ERROR.search(str(error))
         raise OSError(int(number[1]) if number else errno.EIO, str(error)) from error
 
 
 def read_tensors(path: Path, expected: tuple[TensorFacts, ...]) -> dict[str, torch.Tensor]:
-    """Read the tensors of a file into CPU memory (no mapping); `DamagedFileError` if they are not as expected."""
+    """Read the tensors of a file into CPU memory (not mapped); `DamagedFileError` if they are not as expected."""
     try:
         with safe_open(path, framework="pt", device="cpu", backend="pread") as file:
             tensors = {name: file.get_tensor(name) for name in sorted(file.keys())}

@@ -43,11 +43,11 @@ _GRACE_SECONDS = 86_400.0
 _NOT_DELETED = "Run '%s': old generations in %s could not be deleted and stay until the next checkpoint: %s"
 
 UploaderState = Literal["idle", "uploading", "waiting", "ended"]
-"""State of a run's uploads: `waiting` for a retry, `ended` with the process or by `last_error`."""
+"""State of a run's uploads: `waiting` for a retry; `ended` when it was closed, or by `last_error`."""
 
 
 class UploadsEndedError(RuntimeError):
-    """The uploader was closed, or its thread died by an error."""
+    """The uploader was closed, or an error ended its thread."""
 
 
 class _ClosedError(Exception):
@@ -55,7 +55,7 @@ class _ClosedError(Exception):
 
 
 class UploadStatus(BaseModel):
-    """The uploads of a run, for logs, pages and, through a small file, other processes."""
+    """Status of a run's uploads, for logs, pages and, through a small file, other processes."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
 
@@ -65,15 +65,15 @@ class UploadStatus(BaseModel):
     updated: datetime
     """Time of this status (UTC, by the clock of the machine that uploads)."""
     pending: int = 0
-    """Generations that wait or are being uploaded."""
+    """Number of generations that wait or are being uploaded."""
     pending_mb: float = 0.0
     """Size of the pending generations' files that are not in the store (MB)."""
     pending_files: int = 0
-    """Plots and other small files that wait."""
+    """Number of plots and other small files that wait."""
     done: int = 0
-    """Generations uploaded since the process started."""
+    """Number of generations uploaded since the process started."""
     mb_per_second: float = 0.0
-    """Rate of the last generation's upload."""
+    """Rate of the last generation's upload (MB/s)."""
     oldest_seconds: float | None = None
     """Time since the oldest pending generation was queued (seconds)."""
     last_error: str | None = None
@@ -112,9 +112,10 @@ class _Generation(_File):
 class Uploader:
     """Copies generations and small files of a run to a bucket, in the order in which they were added.
 
-    As a context manager its thread runs inside the block, whose end abandons the rest of the queue: call `finish`
-    before. Generations that are in the run directory at the start are queued. Methods may be called from any thread,
-    `add` and `finish` from the one that commits generations. `sleep` waits between blocks (default: until `close`).
+    As a context manager, its thread runs inside the block. The block's end abandons the rest of the queue, so call
+    `finish` first. Generations that are in the run directory at the start are queued. Methods may be called from any
+    thread, `add` and `finish` from the one that commits generations. `sleep(seconds)` pauses for the rate limit; by
+    default `close` ends the pause.
     """
 
     def __init__(
@@ -159,7 +160,7 @@ class Uploader:
     def add(self, manifest: Manifest) -> None:
         """Queue a committed generation, and apply retention in the run directory; this never waits for the store.
 
-        Retention runs in the thread that commits: any other one could remove blobs of a new generation.
+        Retention runs in the thread that commits; in another it could remove blobs of a generation being committed.
 
         Raises:
             LeaseLostError: another process has taken the run over.
@@ -185,7 +186,7 @@ class Uploader:
             self._raise_if_broken()
 
     def finish(self, seconds: float) -> None:
-        """Wait until everything is in the store, and apply retention in the run directory; raises as `add`.
+        """Wait at most `seconds` until everything is in the store, then apply retention here; raises as `add`.
 
         Raises:
             StoreUnavailableError: something is not in the store by then, or cannot be uploaded; the message lists it.
@@ -199,7 +200,7 @@ class Uploader:
         self._clean_directory()
 
     def close(self) -> None:
-        """Stop uploading; a generation that is being uploaded stays without a manifest."""
+        """Stop uploading; of a generation that is being uploaded, the store does not get the manifest."""
         self._closing.set()
         with self._changed:
             self._changed.notify_all()
@@ -231,7 +232,7 @@ class Uploader:
     def step(self) -> float:
         """Upload the next generation or file in the calling thread; `LeaseLostError` if another process holds the run.
 
-        Returns the longest pause before the next one (seconds); `NOTHING_TO_DO`: until something is added.
+        Return the longest pause before the next step (seconds); `NOTHING_TO_DO`: until something is added.
         """
         if not self._queue:
             return NOTHING_TO_DO
@@ -280,7 +281,7 @@ class Uploader:
                 self._changed.wait_for(lambda: self._closing.is_set() or self._is_finishing > was_finishing, seconds)
 
     def _wait(self, is_done: Callable[[], bool], seconds: float, what: str, last_warning: float) -> None:
-        """Wait until `is_done`, at most `seconds`; log that `what` waits, each minute after `last_warning`."""
+        """Wait at most `seconds` until `is_done`; log each minute, from `last_warning` on, that `what` waits."""
         deadline = self._clock() + seconds
         while not is_done():
             self._raise_if_broken()
@@ -351,7 +352,7 @@ class Uploader:
             self._set(done=self._status.done + 1)
             if self._moved_bytes and seconds > 0:
                 self._set(mb_per_second=self._moved_bytes / seconds / 1e6)
-        logger.info("Generation %d is in %s: %s in %.1f s", number, self._url, size(self._moved_bytes), seconds)
+        logger.info("Generation %d is now in %s: %s in %.1f s", number, self._url, size(self._moved_bytes), seconds)
         self._clean_store()
 
     def _upload_file(self, item: _File) -> None:
@@ -365,7 +366,7 @@ class Uploader:
             self._take(item)
 
     def _write(self, manifest: Manifest) -> None:
-        """Write the blobs that the store lacks, then the manifest; `DamagedFileError` if a blob is damaged here."""
+        """Write the blobs that the store lacks, then the manifest; `DamagedFileError` if one is damaged here."""
         prefix = self._target.object_name("")
         objects = self._store.objects(self._target.object_name(BLOBS))
         listed = {found.name.removeprefix(prefix): found.bytes for found in objects}
@@ -395,15 +396,15 @@ class Uploader:
         if self._store.create(name, content):
             return
         self._lease.check()
-        # The name has a part of the checksum, so other content is damage, or reserves what a former holder announced.
-        logger.warning("%s in %s is damaged or only reserved, and is replaced", name, self._url)
+        # The name has a part of the checksum, so other content is damaged, or reserves an announced name (see `Lease`).
+        logger.warning("%s in %s is damaged or left by an interrupted upload: it is uploaded again", name, self._url)
         self._store.delete([name])
         self._lease.check()
         if not self._store.create(name, content):
             raise StoreUnavailableError(f"{self._url} returns other content for {name} than was written")
 
     def _moved(self, count: int) -> None:
-        """Keep to the rate limit after `count` more bytes; unused time does not allow a higher rate later."""
+        """Pause as the rate limit requires after `count` more bytes; idle time does not allow a higher rate later."""
         now, limit = self._clock(), self._config.upload_mb_per_second * 1e6
         self._moved_bytes += count
         if limit > 0:
@@ -416,7 +417,7 @@ class Uploader:
     def _clean_store(self) -> None:
         """Apply retention in the store; a failure is logged, and the next generation tries again."""
         try:
-            # Cleaning may take long: the lease must not expire meanwhile.
+            # Cleaning may take long: the lease must not expire before it ends.
             self._lease.renew()
             self._target.clean(
                 self._config.keep_last,
@@ -441,7 +442,7 @@ class Uploader:
             pause = min(2.0 ** min(self._failures, 16), _MOST_RETRY_SECONDS)
             self._failures += 1
             if item is not None and not isinstance(item, _Generation) and self._take(item):
-                # The order of generations counts; a file that is refused must not hold them up.
+                # Generations keep their order; a small file that is refused must not hold them up.
                 self._put(item)
             self._drop_unneeded()
             self._set(state="waiting", last_error=str(error))
@@ -459,7 +460,7 @@ class Uploader:
                 f"{self._url} are in {self._directory.path}. Resume the run here to upload them."
             ) from self._broken
         if self._closing.is_set():
-            raise UploadsEndedError(f"Uploads of run '{self._name}' are closed.")
+            raise UploadsEndedError(f"The uploads of run '{self._name}' were closed, and nothing more is uploaded.")
 
     def _raise_if_missing(self, seconds: float) -> None:
         generations = [item.name for item in self._generations().values()]
@@ -484,4 +485,4 @@ class Uploader:
             with replacing(self._directory.path / STATUS_NAME) as file:
                 file.write(self.status().model_dump_json(indent=2).encode() + b"\n")
         except OSError as error:
-            logger.warning("Run '%s' uploads, but the state of its uploads cannot be written: %s", self._name, error)
+            logger.warning("Run '%s' uploads, but its upload status file cannot be written: %s", self._name, error)

@@ -222,9 +222,9 @@ def test_large_rings_are_spread_and_long_histories_gathered(tmp_path: Path, monk
 @pytest.mark.parametrize(
     ("columns", "written", "sentence"),
     [
-        ({"a": 3, "b": 4}, 0, "equally long"),
-        ({}, 0, "equally long"),
-        ({"a": 3}, 4, "cannot store 4"),
+        ({"a": 3, "b": 4}, 0, "one equal length"),
+        ({}, 0, "one equal length"),
+        ({"a": 3}, 4, "cannot hold 4"),
         ({"../a": 3}, 0, "cannot name a column"),
     ],
 )
@@ -289,7 +289,7 @@ def test_a_stream_of_another_length_is_refused(stream: tuple[bytes, RingEntry], 
     for length in (0, 1, 7, 11, 12, 40, len(content) // 2, len(content) - 1):
         with pytest.raises(DamagedFileError, match="ends too early"):
             read(wrap(content[:length]), entry)
-    with pytest.raises(DamagedFileError, match="more than its manifest says"):
+    with pytest.raises(DamagedFileError, match="more bytes than the manifest says"):
         read(wrap(content + b"\0"), entry)
     stored = wrap(content)
     for length in {4, 10, 20, *range(30, len(stored), 29)}:
@@ -363,7 +363,7 @@ def test_a_shard_of_other_rows_is_refused(stream: tuple[bytes, RingEntry]) -> No
     content, entry = stream
     with pytest.raises(DamagedFileError, match="unexpected header"):
         read(content, entry, first=2)
-    with pytest.raises(DamagedFileError, match="another size than its rows"):
+    with pytest.raises(DamagedFileError, match="another size in the manifest than its rows"):
         read(content, entry, raw_bytes=len(content) - 1)
     for start in (b"EIGNRINK" + content[8:12], content[:8] + (1 << 30).to_bytes(4, "little")):
         with pytest.raises(DamagedFileError, match="no shard"):

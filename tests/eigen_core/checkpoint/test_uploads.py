@@ -346,7 +346,7 @@ def test_a_status_that_cannot_be_written_stops_nothing(machine: Machine, caplog:
     machine.train(1)
     machine.drain()
     assert machine.stored() == [1]
-    assert "state of its uploads cannot be written" in caplog.text
+    assert "upload status file cannot be written" in caplog.text
 
 
 def test_without_the_lease_neither_small_files_nor_retention_touch_the_store(tmp_path: Path) -> None:

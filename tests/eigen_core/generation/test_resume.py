@@ -238,20 +238,20 @@ VALUES: list[tuple[Change, str]] = [
 ]
 
 FORMS: list[tuple[Change, str]] = [
-    (fewer_agents, "population.safetensors holds actor_steps as I64 [2] instead of I64 [5]"),
-    (lambda content: content.population.pop("targets"), "population.safetensors holds targets as nothing"),
-    (put("population.more", torch.zeros(3)), "population.safetensors holds more as F32 [3] instead of nothing"),
+    (fewer_agents, "population.safetensors has the tensor actor_steps: I64 [2], expected I64 [5]"),
+    (lambda content: content.population.pop("targets"), "population.safetensors has the tensor targets: none"),
+    (put("population.more", torch.zeros(3)), "population.safetensors has the tensor more: F32 [3], expected none"),
     (
         lambda content: content.population.update(weights=content.population["weights"].double()),
-        "population.safetensors holds weights as F64",
+        "population.safetensors has the tensor weights: F64",
     ),
-    (put("champion.weights", torch.zeros(3)), "champion.safetensors holds weights as F32 [3]"),
-    (lambda content: content.columns.pop("reward"), "replay holds reward as nothing instead of F32 []"),
+    (put("champion.weights", torch.zeros(3)), "champion.safetensors has the tensor weights: F32 [3]"),
+    (lambda content: content.columns.pop("reward"), "replay has the tensor reward: none, expected F32 []"),
     (
         lambda content: content.columns.update(day=content.columns["day"].long()),
-        "replay holds day as I64 [] instead of I32 []",
+        "replay has the tensor day: I64 [], expected I32 []",
     ),
-    (lambda content: setattr(content, "written", 0), "replay has had 0 rows instead of 360"),
+    (lambda content: setattr(content, "written", 0), "replay counts 0 appended rows instead of 360"),
     (
         lambda content: setattr(content, "columns", {name: held[:200] for name, held in content.columns.items()}),
         "replay has 200 slots instead of 300",
