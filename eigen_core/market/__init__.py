@@ -1,4 +1,4 @@
-"""Market data: price files, their cleaning, features, and the panel that everything above reads by day index."""
+"""Market data: price files, their cleaning, features, and the panel, which all other packages read by day index."""
 
 from eigen_core.market.build import build_panel
 from eigen_core.market.features import Bars

@@ -30,8 +30,8 @@ from eigen_core.market.report import DataReport
 from eigen_core.market.trading_days import PriceRows
 
 LIMITS_OF_A_SYMBOL, LIMITS_OF_THE_MEAN = (0.2, 7.0), (0.1, 4.0)
-"""A correlation is suspicious if it reaches the first number, and as many standard errors as the second: the rank
-correlation of one symbol, or the mean absolute one of all symbols (n overlapping h-day returns count as n / h)."""
+"""Limits of the rank correlation of one symbol, and of the mean absolute one of all symbols: suspicious if it reaches
+the first number and as many standard errors as the second (n overlapping h-day returns count as n / h)."""
 
 _NORMALISED_TOLERANCE = 1e-6
 _FEWEST_RETURNS, _FEWEST_SYMBOLS, _PARTS = 250, 5, 3
@@ -66,7 +66,8 @@ class SuspectedLeak:
 class MarketAudit:
     """The result of an audit, which cut off and shuffled the prices after each of `days` (YYYY-MM-DD).
 
-    `symbols` is the number of symbols; `unseen` says as text which look-ahead the correlations cannot show.
+    `symbols` is the number of symbols, `found` what changed by this, `suspected` what correlates with later returns;
+    `unseen` says as text which look-ahead the correlations cannot show.
     """
 
     report: DataReport
@@ -152,7 +153,7 @@ def _rows_with_future(rows: PriceRows, last_known: np.datetime64, future: Future
 def _changes(
     before: PanelFeatures, after: PanelFeatures, last: int, train: range
 ) -> Iterator[tuple[str, bool, str, int]]:
-    """Yield the price or feature, whether it is normalised, symbol, and first changed day up to `last` or -1."""
+    """Yield each price or feature, whether it is normalised, symbol, first changed day up to `last` (-1: none)."""
     days, symbols, others = slice(0, last + 1), before.prices.symbols, after.prices.symbols
     columns = [others.index(symbol) if symbol in others else -1 for symbol in symbols]
     for name in ("open", "high", "low", "close"):
@@ -222,7 +223,7 @@ def _unseen(first: str, last: str, days: int, longest: int, tried: bool) -> str:
 
 
 def _correlations(features: PanelFeatures, parts: Sequence[range], longest: int) -> tuple[Series, Series]:
-    """Return rank correlations `[parts, symbols, features, horizons]`, NaN with too few days, and the days' numbers."""
+    """Return rank correlations `[parts, symbols, features, horizons]`, NaN with too few days, and numbers of days."""
     log_close = np.log(features.prices.close)
     found = np.full((len(parts), *features.shape[1:], longest), np.nan)
     numbers = np.zeros(found.shape[:3])

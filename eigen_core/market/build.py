@@ -33,8 +33,8 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
 
     The panel's arrays are memory-mapped and read-only. Equal prices and settings give equal bits and the same
     fingerprint: SHA-256 of the price files' names and bytes, the settings of features and days, a format version, and
-    the values of feature functions, rounded to 16 bits. With feature functions, each call reads the prices.
-    `cache_root` defaults to `default_cache_root()`.
+    the values of feature functions, rounded to 16 bits. With feature functions, each call reads the prices, even if the
+    panel is cached. `cache_root` defaults to `default_cache_root()`.
 
     Raises:
         InputError: prices or features are invalid, there are too few days, the cache cannot be written, or values of a
@@ -85,7 +85,7 @@ def read_prices(config: Config) -> CleanPrices:
 
 
 def read_rows(source: Source, config: Config) -> PriceRows:
-    """Read the rows of `source` in the period of `config.market`; `InputError` if none, or more than fit in memory."""
+    """Read the rows of `source` in the period of `config.market`; `InputError` if none, or too many for memory."""
     require_memory_to_read(source, config)
     bundled = {} if config.market.data is not None else {"layout": "wide"}
     market = config.market.model_copy(update=bundled)
@@ -138,7 +138,7 @@ def _refuse_suspicious(report: DataReport, market: MarketConfig) -> None:
 
 
 def panel_of_clean_prices(prices: CleanPrices, market: MarketConfig, fingerprint: str) -> Panel:
-    """Return the panel of clean prices with the features of `market`; raise `InputError` if a function fails."""
+    """Return the panel of clean prices with the features of `market`; `InputError` if a feature function fails."""
     features = PanelFeatures(prices, market)
     days, columns, _ = features.shape
     splits = Splits.of_days(days, market)
@@ -165,7 +165,7 @@ def panel_of_clean_prices(prices: CleanPrices, market: MarketConfig, fingerprint
 
 @dataclass(frozen=True)
 class TrainingDays:
-    """The days that determine normalisation: first and last date (YYYY-MM-DD), and number."""
+    """The days that determine normalisation: first and last date (YYYY-MM-DD), and number of days."""
 
     first: str
     last: str
@@ -180,10 +180,11 @@ class TrainingDays:
 def inference_panel(
     config: Config, training: TrainingDays, symbols: tuple[str, ...], features: tuple[str, ...], date: str | None
 ) -> Panel:
-    """Build a panel of newer prices, with features normalised as in training; all later days are validation days.
+    """Build a panel of newer prices, with features normalised as in training; days after training are validation.
 
     Args:
-        config: the run's configuration, with the newer prices as `market.data`.
+        config: the training run's configuration, with the newer prices as `market.data`.
+        training, symbols, features: those of the training run.
         date: last day to use; None: the last day of the prices.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Clean rows to daily prices of all symbols, and find suspicious ones. Cleaning a day never uses later days."""
+"""Clean rows to daily prices of all symbols, and find suspicious prices. Cleaning a day never uses later days."""
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,6 +38,8 @@ class CleanPrices:
         symbols: names; the first `assets` symbols are tradable.
         high, low, close: known on the same days; low is at most, high at least open and close.
         volume: not negative, divided by the adjustment factor of the prices.
+        has_range: the files have highs and lows.
+        own: values of further numeric columns, by heading.
     """
 
     days: Days
@@ -54,7 +56,7 @@ class CleanPrices:
 
     @property
     def suspended(self) -> NDArray[np.bool_]:
-        """Days with a price and zero volume, bool `[days, symbols]`; none of symbols without volumes (currencies)."""
+        """Days with a price and zero volume, bool `[days, symbols]`; false for symbols without volumes."""
         has_volume = (self.volume > 0.0).any(axis=0)
         return np.asarray((self.volume == 0.0) & has_volume & ~np.isnan(self.close))
 
@@ -63,8 +65,8 @@ def clean_prices(rows: PriceRows, source: str, context: Sequence[str]) -> tuple[
     """Clean the rows of all files; return prices, with `context` last and not tradable, and a report.
 
     Raises:
-        InputError: no symbol has a usable price, a context symbol is missing, none is left to trade, or the bars are
-            weekly or longer. The message names the `source`.
+        InputError: no symbol has a usable price, a context symbol is missing, no symbol is left to trade, or the
+            bars are weekly or longer. The message names the `source`.
     """
     present = np.flatnonzero(np.bincount(rows.codes))
     symbols = tuple(rows.symbols[code] for code in present)
@@ -143,7 +145,7 @@ def _grids(rows: PriceRows, priced: NDArray[np.bool_]) -> tuple[Days, dict[Role,
 
 
 def _repeated_rows(rows: PriceRows, priced: NDArray[np.bool_]) -> tuple[int, tuple[SuspiciousRow, ...]]:
-    """Count the duplicate rows with the same prices, and return the first difference of each symbol and day."""
+    """Count the duplicate rows with the same prices, and return the first difference of each day of a symbol."""
     keys = pd.DataFrame({"code": rows.codes, "day": rows.days})
     again = keys.duplicated()
     if not again.any():
@@ -164,8 +166,9 @@ def _repeated_rows(rows: PriceRows, priced: NDArray[np.bool_]) -> tuple[int, tup
 def _clean_bars(cells: dict[Role, Grid], counts: dict[str, int]) -> tuple[dict[Role, Grid], Grid, Grid]:
     """Scale prices to the adjusted close, if there is one; return bars, volumes and adjustment factors.
 
-    A day without an adjusted close takes the symbol's last factor, 1 before the first. Prices of days without a close
-    are dropped, and highs and lows are widened to open and close.
+    The factor is adjusted close / close; a day without an adjusted close takes the symbol's last factor, or 1 before
+    its first. Prices of days without a close are dropped, and highs and lows are widened to open and close. `counts`
+    gets the numbers of corrections.
     """
     # Pop one after the other to free their memory.
     close = cells.pop("close")
@@ -207,7 +210,8 @@ def _column_order(
             raise InputError(f"The context symbol '{symbol}' has no usable price in {source}: correct or remove it.")
         near = difflib.get_close_matches(symbol, position, n=1, cutoff=0.5) or list(position)[:5]
         raise InputError(
-            f"market.context names '{symbol}', which {source} lacks: name its symbols, perhaps {' or '.join(near)}."
+            f"market.context names '{symbol}', which {source} lacks: name symbols that it has, perhaps "
+            f"{' or '.join(near)}."
         )
     if not (tradable := [symbol for symbol in position if symbol not in context]):
         raise InputError(
@@ -275,10 +279,10 @@ def _of_bars(opened: Grid, high: Grid, low: Grid, close: Grid) -> Iterator[_Find
 
 
 def _jumps(first: Grid, close: Grid) -> Iterator[_Finding]:
-    """Find changes of ten or more standard deviations of the daily log returns of the 20 days before and after.
+    """Find changes of the close that reach ten standard deviations of the daily log returns around them.
 
-    Most of these days have changing closes. The change is a factor of two or more, or its overnight part is within 3 %
-    of a split's.
+    The deviation is the larger of those of the 20 days before and the 20 days after, of which most must have a changed
+    close. The change must be a factor of two or more, or its overnight part within 3 % of a split's ratio.
     """
     overnight, moves = np.log(first[1:] / close[:-1]), np.log(close[1:] / close[:-1])
     for move in np.flatnonzero(np.maximum(np.abs(overnight), np.abs(moves)) > np.log(1.5) - _SPLIT_TOLERANCE).tolist():
@@ -301,7 +305,7 @@ def _jumps(first: Grid, close: Grid) -> Iterator[_Finding]:
 
 
 def _late(adjusted: Grid, close: Grid) -> Iterator[_Finding]:
-    """Find the day on which adjusted closes begin, if they differ from the closes before it."""
+    """Find the day on which adjusted closes begin, if closes begin earlier and differ from them by over 2 %."""
     factor = np.where((adjusted > 0.0) & (close > 0.0), adjusted, np.nan) / np.where(close > 0.0, close, np.nan)
     known = np.flatnonzero(~np.isnan(factor))
     if len(known) and known[0] > 0 and not 1.0 / _LATE_FACTOR < factor[known[0]] < _LATE_FACTOR:

@@ -66,7 +66,7 @@ class Bars:
 
 
 def _returns(bars: Bars) -> dict[str, Series]:
-    """Return features that do not depend on the price level; RSI, MACD, TRIX and means are TA-Lib's.
+    """Return features that do not depend on the price level; RSI, MACD and means are TA-Lib's.
 
     `volume` is the z-score of the logarithm of the volume over 60 days.
     """
@@ -123,7 +123,7 @@ def feature_names(feature_set: FeatureSet, has_range: bool, has_volume: bool) ->
 
 
 def column_features(bars: Bars, feature_set: FeatureSet, has_range: bool, has_volume: bool) -> Series:
-    """Return float64 `[days, features]`, NaN on days without a price and while an indicator warms up."""
+    """Return a set's features, float64 `[days, features]`, NaN without a price and while an indicator warms up."""
     names = feature_names(feature_set, has_range, has_volume)
     values = np.full((len(bars.close), len(names)), np.nan)
     days, own = bars.with_price()
@@ -139,7 +139,7 @@ def forward_fill(values: Series) -> Series:
 
 
 def _rolling_moments(values: Series, days: int) -> tuple[Series, Series]:
-    """Return mean and standard deviation over `days` values; NaN for the first values."""
+    """Return mean and standard deviation over `days` values; NaN for the first `days` - 1."""
     mean, deviation = np.full(len(values), np.nan), np.full(len(values), np.nan)
     windows = len(values) - days + 1
     if windows > 0:
@@ -195,7 +195,8 @@ class FeatureFunction:
             if series.shape != bars.close.shape or series.dtype.kind not in "biuf":
                 raise InputError(
                     f"The feature function '{self.name}' returned {series.dtype} values of shape {series.shape} for "
-                    f"the {len(bars.close):,} days of {symbol}: return one number a day, or a mapping of such arrays."
+                    f"the {len(bars.close):,} days of {symbol}: return an array with one number a day, or a mapping of "
+                    "names to such arrays."
                 )
             numbers = series.astype(np.float64)
             features[name] = np.where(np.isfinite(numbers), numbers, np.nan)
@@ -270,7 +271,7 @@ class PanelFeatures:
         return map(self.of_column, range(len(self.prices.symbols)))
 
     def of_functions(self, column: int) -> dict[str, Series]:
-        """Return the functions' features of one column, float64 `[days]`."""
+        """Return the features that registered functions compute of one column, float64 `[days]`, by name."""
         days, bars = self.bars(column).with_price()
         features: dict[str, Series] = {}
         for function in self.functions:
@@ -278,7 +279,7 @@ class PanelFeatures:
             if set(values) != set(function.names):
                 raise InputError(
                     f"The feature function '{function.name}' returned {', '.join(values)} for {symbol}, but "
-                    f"{', '.join(function.names)} for others: return the same names for every symbol."
+                    f"{', '.join(function.names)} for a random walk: return the same names for all prices."
                 )
             for name in function.names:
                 features[name] = np.full(len(self.prices.days), np.nan)
@@ -298,6 +299,7 @@ class LookAhead:
         normalised: only the normalised value changes: its mean or deviation uses days after training.
         day: first day whose value changes (YYYY-MM-DD).
         last_known: last day before those that were cut off or shuffled (`future`).
+        symbols: number of symbols whose values of this feature change.
     """
 
     feature: str
@@ -320,7 +322,7 @@ class LookAhead:
 def first_changes(
     before: NDArray[Any], after: NDArray[Any], tolerance: Series | float | None = None
 ) -> NDArray[np.int64]:
-    """Return the first row in which each column differs by more than `tolerance`, or only one is NaN; -1 if none."""
+    """Return each column's first row in which `before` and `after` differ, by over `tolerance` or a NaN; -1 if none."""
     if tolerance is None:
         # Tolerate rounding, relative to a column's standard deviation or, if it is constant, to its level.
         values = pd.DataFrame(before)
@@ -332,7 +334,7 @@ def first_changes(
 
 
 def look_ahead_of_functions(features: PanelFeatures) -> tuple[LookAhead, ...]:
-    """Return the look-ahead of registered functions, one finding per feature, on a few days of a few symbols."""
+    """Test registered functions for look-ahead on a few days of a few symbols; return one finding per feature."""
     symbols = features.prices.symbols
     columns = np.unique(np.linspace(0, len(symbols) - 1, _CHECKED_COLUMNS).round().astype(np.int64))
     return first_of_each_feature(
@@ -351,7 +353,7 @@ def first_of_each_feature(findings: Iterable[LookAhead]) -> tuple[LookAhead, ...
 
 
 def look_ahead_of_function(function: FeatureFunction, bars: Bars, symbol: str) -> Iterator[LookAhead]:
-    """Yield the look-ahead of a function on a few days of a symbol; none if it has fewer than 30 days."""
+    """Yield the look-ahead of a function on a few days of a symbol; none if the symbol has fewer than 30 days."""
     days = len(bars.close)
     if days < _FEWEST_DAYS:
         return

@@ -1,4 +1,4 @@
-"""Formats of price files: headings, vendors, dates and time zones, and the settings that read an unknown format."""
+"""Formats of price files: headings, vendors, dates and time zones, and settings to suggest for an unknown format."""
 
 import re
 import shlex
@@ -28,7 +28,7 @@ ALIASES: dict[Role, tuple[str, ...]] = {
     "adjusted_close": ("adjclose", "adjustedclose"),
     "volume": ("volume", "vol"),
 }
-"""Headings of the long layout as `heading_key` returns them; the first one present counts."""
+"""Headings of each role in the long layout, as `heading_key` returns them; the first one present counts."""
 
 _SHOWN_NAMES = 6
 # For the suggested settings.
@@ -91,11 +91,12 @@ class Vendor:
     """The layout of a vendor's files.
 
     Attributes:
-        headings, optional: keys of required and of optional headings, separated by spaces.
-        date_formats: formats, of which exactly one must fit; empty: the formats of the long layout.
+        headings, optional: required and optional headings, as `heading_key` returns them, separated by spaces.
+        roles: headings of roles, if they differ from `ALIASES`.
+        date_formats: formats for `parse_dates`; empty: the formats of the long layout.
         time_zone: time zone in which the timestamps, written in UTC, are midnights.
         symbol_from: pattern of file names; None: a file's name is its symbol.
-        has_units: numbers have a currency, thousands separators or a unit's letter.
+        has_units: numbers may have a currency sign, thousands separators or a letter (K, M, B, T).
     """
 
     headings: str
@@ -135,7 +136,8 @@ VENDORS = {
         symbol_from="{symbol}-{part}.csv",
     ),
 }
-"""Files of Stooq, freqtrade and DuckDB have the headings of the long layout; yfinance writes two lines of headings."""
+"""Vendors with headings of their own. Stooq, freqtrade and DuckDB use the long layout; for yfinance see
+`parse_headings`."""
 
 # The columns of spot prices in Binance's archive, whose files have no headings.
 _KLINES = (
@@ -155,14 +157,15 @@ class Columns:
 
 
 def columns_of(names: Sequence[str], market: MarketConfig) -> Columns | None:
-    """Return the columns of a file's headings, None if unknown; raise `LayoutError` if a configured one is missing."""
+    """Return the columns of a file's headings, None if unknown; `LayoutError` if one of `market.columns` is missing."""
     seen = [clean_text(name) for name in names]
     named: dict[Role, int] = {}
     for role in ALIASES:
         if (heading := getattr(market.columns, role)) is not None:
             if clean_text(heading) not in seen:
                 raise LayoutError(
-                    f": market.columns.{role} names '{heading}', which is no heading; there are {list_headings(names)}."
+                    f": market.columns.{role} names '{heading}', which is no heading; there are headings "
+                    f"{list_headings(names)}."
                 )
             named[role] = seen.index(clean_text(heading))
     headed = [place for place, name in enumerate(names) if not is_unnamed(name)]
@@ -191,7 +194,7 @@ def columns_of(names: Sequence[str], market: MarketConfig) -> Columns | None:
 
 
 def parse_headings(lines: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], tuple[str, ...], int]:
-    """Return headings, tickers (a second line of headings) and the number of heading lines, or raise `LayoutError`."""
+    """Find headings, tickers (a second line of headings) and the number of heading lines in a file's first 3 lines."""
     names, second, third = lines
     tickers: tuple[str, ...] = ()
     if len(names) == len(_KLINES) and all(re.fullmatch(r"\d{13}|\d{16}", names[place]) for place in (0, 6)):
@@ -253,7 +256,7 @@ def settings_to_add(found: Mapping[str, str]) -> str:
 
 
 def likely_time_zone(utc: pd.DatetimeIndex) -> str:
-    """Return the exchange's time zone to suggest for timestamps, by the local times of its days."""
+    """Guess the exchange's time zone: local times fit its days from Monday to Friday best; UTC if it has weekends."""
     if all((utc.day_of_week == day).mean() > 0.05 for day in (SATURDAY, SATURDAY + 1)):
         return "UTC"
 
@@ -333,7 +336,7 @@ def _layout(cells: Cells, market: MarketConfig) -> tuple[str, dict[str, str]]:
 
 
 def _price_columns(numbers: Numbers, roles: Mapping[Role, str]) -> dict[Role, str]:
-    """Find the price columns by their headings, and if these lack a price, open, high, low and close by their cells."""
+    """Find the price columns by headings; if these lack one of open, high, low and close, find the four by values."""
     found: dict[Role, str] = {role: heading for role, heading in roles.items() if heading in numbers}
     for role, words in _WORDS.items():
         for heading in numbers:
@@ -361,7 +364,7 @@ def _price_columns(numbers: Numbers, roles: Mapping[Role, str]) -> dict[Role, st
 
 
 def _likely_symbols(numbers: Numbers) -> list[str]:
-    """Return the likely closes: positive, changing, and not named after another column."""
+    """Return columns that are probably closes: positive, changing, and not named after another column."""
     capitals = sum(map(str.isupper, numbers)) > len(numbers) / 2
     found = []
     for heading, values in numbers.items():
@@ -389,7 +392,7 @@ def _texts(column: "pd.Series[Any]") -> "pd.Series[str]":
 
 
 def _date_format(column: "pd.Series[Any]") -> str | None:
-    """Return the format that fits all dates, with most consecutive dates; empty if not needed, None if none fits."""
+    """Return the format that fits all cells, with most consecutive dates; empty: not needed, None: there is none."""
     texts = _texts(column)
     if parse_dates(texts)["valid"].all():
         return ""
@@ -454,12 +457,14 @@ def parse_dates(column: "pd.Series[Any]", formats: Sequence[str] = ()) -> pd.Dat
     """Parse dates and timestamps from text, numbers, dates or timestamps.
 
     Args:
-        formats: strftime formats, or units of time since 1970 (`EPOCHS`); exactly one must fit. If empty: 2024-12-31,
-            with or without a time of day and a time zone, 20241231, or 13, 16 or 19 digits since 1970.
+        formats: strftime formats, or units of time since 1970 (`EPOCHS`); one must fit all cells. If several do, cells
+            that they read differently are invalid; if none does, cells that do not fit the first. Without formats each
+            cell may be 2024-12-31, with or without a time of day and a time zone, 20241231, or 13, 16 or 19 digits
+            (milliseconds, microseconds or nanoseconds since 1970).
 
     Returns:
-        One row per cell: `timestamp`, local datetime64[s], NaT if empty; `offset`, float64 seconds ahead of UTC, NaN
-        without a time zone; `valid`, bool.
+        One row per cell: `timestamp`, local datetime64[s], NaT if the cell is empty; `offset`, float64 seconds ahead of
+        UTC, NaN without a time zone; `valid`, bool, true for an empty cell.
     """
     if isinstance(column.dtype, pd.DatetimeTZDtype):
         local, utc = column.dt.tz_localize(None), column.dt.tz_convert("UTC").dt.tz_localize(None)
@@ -491,7 +496,7 @@ def parse_format(texts: "pd.Series[str]", pattern: str) -> pd.DataFrame:
 
 
 def parse_times_of_day(column: "pd.Series[Any]") -> NDArray[np.float64]:
-    """Return seconds since midnight, float64, of 9:30, 16:00:00, 4:00 PM, 93000, 1600 or empty cells; NaN otherwise."""
+    """Return seconds since midnight, float64: of 9:30, 16:00:00, 4:00 PM, 93000 or 1600; 0 if empty, otherwise NaN."""
     texts = to_text(column).str.removesuffix(".0").replace("", "0")
     padded = texts.str.zfill(4).where(texts.str.len() <= 4, texts.str.zfill(6)).str.ljust(6, "0")
     digits = padded.str.replace(r"(..)(..)(..)", r"\1:\2:\3", regex=True)

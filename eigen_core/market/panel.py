@@ -42,7 +42,7 @@ _UNFINISHED, _UNFINISHED_SECONDS, _COPIED_BYTES = ".unfinished-", 86_400.0, 4 <<
 
 @dataclass(frozen=True)
 class Splits:
-    """Days of training, validation and holdout; windows may reach back into the split before, episodes may not.
+    """Days of training, validation and holdout; windows may reach back into the previous split, episodes may not.
 
     `market.purge_days` days between them are unused (Lopez de Prado 2018, "Advances in Financial Machine Learning",
     section 7.4).
@@ -111,7 +111,7 @@ class Panel:
         return int(self.close.shape[1])
 
     def last_days(self) -> NDArray[np.int64]:
-        """Return the last day of each day's split, int64 `[days]`; between splits the last day of the panel."""
+        """Return the last day of each day's split, int64 `[days]`; for purged days the last day of the panel."""
         last = np.full(self.days, self.days - 1)
         for split in (self.splits.train, self.splits.validation, self.splits.holdout):
             last[split.start : split.stop] = split.stop - 1
@@ -132,7 +132,7 @@ def panel_of_prices(
     feature_names: Sequence[str],
     market: MarketConfig,
 ) -> Panel:
-    """Make a panel from arrays; its fingerprint is the SHA-256 of all arguments.
+    """Make a panel from arrays; its fingerprint is the SHA-256 of these, all names, and the settings of its splits.
 
     Features, `[days, columns, features]`, are used without normalisation; prices are `[days, assets]` of the first
     columns, NaN if missing. A tradable column is valid where it has a close, a context column on all days.
@@ -148,8 +148,8 @@ def panel_of_prices(
     shapes = sorted({values.shape for values in prices.values()})
     if shapes != [(days, assets)] or not 1 <= assets <= columns or (len(symbols), len(feature_names)) != shape[1:]:
         raise ValueError(
-            f"prices of shapes {shapes}, {len(symbols)} symbols and {len(feature_names)} names do not fit features of "
-            f"shape {shape}"
+            f"prices of shapes {shapes}, {len(symbols)} symbols and {len(feature_names)} feature names do not fit "
+            f"features of shape {shape}"
         )
     dates = np.asarray(dates).astype("datetime64[D]")
     if dates.shape != (days,):
@@ -253,7 +253,7 @@ def panel_fingerprint(source: Source, market: MarketConfig, features: PanelFeatu
 
 
 def load_panel(folder: Path, fingerprint: str, market: MarketConfig) -> tuple[Panel, DataReport] | None:
-    """Return the cached panel, its arrays mapped and read-only; None if it is missing or damaged."""
+    """Return the cached panel, its arrays memory-mapped and read-only; None if it is missing or damaged."""
     if (path := next(folder.glob(f"{fingerprint}-*.safetensors"), None)) is None:
         return None
     try:
@@ -264,9 +264,9 @@ def load_panel(folder: Path, fingerprint: str, market: MarketConfig) -> tuple[Pa
             # Torch maps the file: only pages that are read become resident.
             arrays = {name: file.get_tensor(name).numpy() for name in _ARRAYS}
         if content["fingerprint"] != fingerprint:
-            raise ValueError("its fingerprint is another one")
+            raise ValueError("it contains another fingerprint")
         if content["reading"] != _READING:
-            raise ValueError("another version read its prices")
+            raise ValueError("another version of Eigen read its prices")
         report = TypeAdapter(DataReport).validate_python(content["report"])
     except (OSError, SafetensorError, ValueError, LookupError, TypeError, RecursionError) as error:
         logger.warning("The cached panel %s is damaged or outdated (%s): rebuilding it from the prices.", path, error)
@@ -281,7 +281,7 @@ def load_panel(folder: Path, fingerprint: str, market: MarketConfig) -> tuple[Pa
 
 
 def _private_copy(path: Path) -> BufferedRandom:
-    """Return an unnamed copy, which no other process can change, on the same disk or, if that fails, in memory."""
+    """Return an unnamed copy, which no other process can change: on the file's disk or, if that fails, in memory."""
     with path.open("rb") as original:
         try:
             copy = tempfile.TemporaryFile(dir=path.parent)  # noqa: SIM115

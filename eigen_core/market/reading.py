@@ -41,7 +41,7 @@ _LARGEST_RATIO, _DECOMPRESSED_BYTES = 40, 1 << 26
 _FORMS = {"csv": r"\.(csv|tsv|txt)", "parquet": r"\.(parquet|pq)", "arrow": r"\.(feather|arrow|ipc)"}
 # A .txt file in a folder is a price file only if it begins like Stooq's.
 _TEXT_OF_PRICES = b"<TICKER>"
-_ADVICE = "give CSV or Parquet, which spreadsheets and databases export; name folders of parts like symbol=AAPL."
+_ADVICE = "give CSV or Parquet, which spreadsheets and databases export; name subfolders of prices like symbol=AAPL."
 # freqtrade's files are named like BTC_USDT-1d.feather.
 _LENGTH_OF_BARS = r"-\d+[smhdwM](-futures|-spot)?$"
 # Symbols: AAPL, BRK-B, 0700.HK, ^GSPC, BTC-USD, aapl.us. A name with a space, an underscore, a number after a hyphen or
@@ -73,7 +73,7 @@ class SourceFile:
         return "/".join([*(f"{key}={value}" for key, value in self.partition), self.path.name])
 
     def read(self) -> bytes:
-        """Return the decompressed content; raise InputError if the file is unreadable, changed or damaged."""
+        """Return the decompressed content; `InputError` if the file is unreadable, damaged or not the one hashed."""
         try:
             content = self.path.read_bytes()
             if hashlib.sha256(content).hexdigest() != self.sha256:
@@ -87,7 +87,9 @@ class SourceFile:
         except OSError as error:
             raise InputError(_unreadable(self.path, error)) from error
         if len(content) > most:
-            raise InputError(f"{self.path} decompresses to more than {_LARGEST_RATIO} times its size: give prices.")
+            raise InputError(
+                f"{self.path} decompresses to more than {_LARGEST_RATIO} times its size: give prices only."
+            )
         return content
 
 
@@ -121,7 +123,7 @@ def find_source(market: MarketConfig) -> Source:
 
 
 def symbol_in(name: str, symbol_from: str) -> str:
-    """Return the symbol in a file's name by a pattern like `{symbol}-1d-{part}.csv`; empty if it does not match."""
+    """Return the symbol in a file's name by a pattern like `{symbol}-1d-{part}.csv`; empty if none matches."""
     pattern = re.sub(r"^\\{part\\}", r"\\d[-_.\\d]*", re.escape(symbol_from)).replace(r"\{part\}", r"\d.*?")
     pattern = pattern.replace(r"\{symbol\}", "(?P<symbol>.+?)")
     found = re.fullmatch(pattern, name, re.IGNORECASE)
@@ -129,7 +131,7 @@ def symbol_in(name: str, symbol_from: str) -> str:
 
 
 def require_memory_to_read(source: Source, config: Config) -> None:
-    """Raise `InputError` if, by the files' sizes, reading needs more memory than the guard's hard limit leaves."""
+    """Raise `InputError` if reading files of this size would exceed the memory guard's hard line."""
     text = 0
     for path in (file.path for file in source.files):
         text += (length := path.stat().st_size)
@@ -196,7 +198,7 @@ def _form_of(path: Path) -> str:
 
 
 OWN = "own column "
-"""Prefix of further numeric columns, whose names may equal a price's role."""
+"""Prefix of the names of further numeric columns, which may otherwise equal the role of a price."""
 
 _NO_VALUES = "na n/a #n/a nan -nan null none - -- . <na> nat #div/0! #value! #ref! #name? #num! #null!"
 _MARKERS = frozenset(("", *_NO_VALUES.split()))
@@ -263,7 +265,7 @@ def read_source(source: Source, market: MarketConfig) -> Iterator[FileRows]:
 
 @dataclass
 class _Table:
-    """A file's headings (`tickers`: a second line) and cells; messages name a row by `row_word`, from `first_row`."""
+    """A file's headings (`tickers`: a second line) and cells; messages call its first row `row_word` `first_row`."""
 
     file: SourceFile
     market: MarketConfig
@@ -298,14 +300,15 @@ class _Table:
             blocks = {clean_text(names[place]): {"close": place} for place in own}
             if not own:
                 raise LayoutError(
-                    f" has none of market.symbols; it has {formats.list_headings(names)}: correct market.symbols."
+                    f" has no column that market.symbols names; it has {formats.list_headings(names)}: correct the "
+                    "setting."
                 )
         elif self.tickers:
             pairs = list(zip(self.tickers, self.names[1:], strict=True))
             places = {key: place for place, key in enumerate(pairs, 1)}
             if repeated_pairs := [pair for pair, count in Counter(pairs).items() if count > 1]:
                 ticker, name = repeated_pairs[0]
-                raise LayoutError(f" has several columns of '{ticker}' named '{name}': leave one of them.")
+                raise LayoutError(f" has several columns of '{ticker}' named '{name}': keep only one.")
             blocks = {
                 ticker: {name: places[key] for name, at in columns.items() if (key := (ticker, names[at])) in places}
                 for ticker in filter(None, self.tickers)
@@ -329,7 +332,7 @@ class _Table:
             raise LayoutError(f" has {lost.sum():,} rows with prices but no date or symbol: write both into each row.")
         counts, alike = Counter(map(clean_text, names)), Counter(map(heading_key, names))
         if repeated := [name for place in (*used.roles.values(), *own) if counts[name := clean_text(names[place])] > 1]:
-            raise LayoutError(f" has several columns named '{repeated[0]}': leave one of them.")
+            raise LayoutError(f" has several columns named '{repeated[0]}': keep only one.")
         for role, name in ((role, names[place]) for role, place in used.roles.items()):
             if alike[heading_key(name)] > 1 and heading_key(name) and not getattr(self.market.columns, role):
                 raise LayoutError(f" has several columns like '{name}': name one in market.columns.{role}.")
@@ -381,7 +384,7 @@ class _Table:
             if (written.notna() & (written != days) & (written != parsed["timestamp"])).any():
                 raise LayoutError(
                     f" has times of day in two columns, '{self.names[place]}' and '{self.names[times]}', and they "
-                    "differ: leave one of them."
+                    "differ: keep only one."
                 )
         return parsed
 

@@ -27,7 +27,7 @@ _KINDS: dict[SuspiciousKind, str] = {
     "not positive": "A close of zero or below, or too large",
     "unusable": "An open, high or low of zero or below, or too large: treated as missing",
     "twice": "A day twice, with different prices",
-    "adjusted late": "Adjusted closes begin after closes, on another scale",
+    "adjusted late": "Adjusted closes begin later than closes, on another scale",
     "last day": "A loss of 99 % or more, or a rise by a factor of five or more, on the last day",
     "move": "An unusually large change, perhaps an unadjusted split",
     "stale": "The same close on ten or more consecutive days, probably without trading",
@@ -84,7 +84,7 @@ _SENTENCES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class SuspiciousRow:
-    """A suspicious row: symbol (empty: all), day (YYYY-MM-DD, the first of several), prices as text (`detail`), and
+    """A suspicious row, or the first of several: symbol (empty: all), day (YYYY-MM-DD), prices as text (`detail`), and
     whether it was dropped (`left_out`)."""
 
     kind: SuspiciousKind
@@ -104,7 +104,7 @@ def distorting_rows(rows: Sequence[SuspiciousRow]) -> tuple[SuspiciousRow, ...]:
 
 
 def describe_rows(rows: Sequence[SuspiciousRow]) -> list[str]:
-    """Return a sentence for each kind of suspicious row, with the first rows."""
+    """Return a sentence for each kind of suspicious row, which quotes the first rows."""
     of_kinds = {words: [str(row) for row in rows if row.kind == kind] for kind, words in _KINDS.items()}
     return [f"{words}: {listed(found, _SHOWN_ROWS)}." for words, found in of_kinds.items() if found]
 
@@ -114,9 +114,11 @@ class UniverseAudit:
     """Properties of the symbols and prices that bias a backtest.
 
     Attributes:
-        ended_symbols: tradable symbols whose last price is more than 20 days before the last day.
-        dividends: `adjusted` if adjusted closes grow against closes by more than splits for some symbol, otherwise
-            `unadjusted`; `unknown` without adjusted closes that differ from closes.
+        ended_symbols: number of tradable symbols whose last price is more than 20 days before the last day.
+        dividends: `adjusted` if some symbol's adjusted closes rise against its closes by more than splits explain,
+            otherwise `unadjusted`; `unknown` without adjusted closes that differ from closes.
+        weekend_days: number of days on a Saturday or Sunday.
+        missing_share: share of all days and symbols without a price.
     """
 
     ended_symbols: int
@@ -126,7 +128,7 @@ class UniverseAudit:
 
     @classmethod
     def of(cls, days: Days, assets: int, close: NDArray[np.float64], factor: NDArray[np.float64]) -> Self:
-        """Audit closes (NaN: none) and adjustment factors `[days, symbols]`; the first `assets` are tradable."""
+        """Audit closes (NaN: none) and adjustment factors `[days, symbols]`; `assets` symbols are tradable, the first."""
         priced = ~np.isnan(close)
         steps = (np.diff(np.log(column[known])) for column, known in zip(factor.T, priced.T, strict=True))
         growth = (one[np.abs(one) < np.log(_SMALLEST_SPLIT)].sum() for one in steps)
@@ -153,12 +155,12 @@ class SymbolHistory:
 
 @dataclass(frozen=True)
 class DataReport:
-    """Properties of the prices. Fields without a description are counts: see `_SENTENCES`.
+    """Properties of the prices. `_SENTENCES` describes the fields that are not listed here.
 
     Attributes:
         source: the file or folder; its layout is `long`, `wide` or `folder`.
-        time_zone: time zone of the midnights between days of bars; empty: that of the timestamps.
-        look_ahead: sentences about functions whose values depend on later days.
+        time_zone: time zone whose midnights divide intraday bars into days; empty: that of the timestamps.
+        look_ahead: sentences about feature functions whose values depend on later days.
     """
 
     source: str
@@ -199,7 +201,7 @@ class DataReport:
         return sum(history.gap_days for history in self.symbols)
 
     def lines(self, trading: TradingConfig | None = None) -> list[str]:
-        """Return the report as sentences, which without `trading` name settings instead of their values."""
+        """Return the report as sentences, with values of `trading`; if None, with names of settings instead."""
         universe, tradable = self.universe, [history for history in self.symbols if history.tradable]
         days, loss = "trading.delisting_days", "trading.delisting_loss"
         if trading is not None:

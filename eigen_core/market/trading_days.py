@@ -29,14 +29,14 @@ _DAY_OF_BARS = {"open": "first", "high": "max", "low": "min", "volume": "sum"}
 
 @dataclass(frozen=True)
 class PriceRows:
-    """Rows of prices, one per symbol and day.
+    """Rows of daily prices; a file may repeat a day of a symbol.
 
     Attributes:
         codes: intp `[rows]`, index into `symbols`.
         days: datetime64[D] `[rows]`.
         prices, own: float64 `[rows]` of each role and of each other numeric column; NaN if missing.
         files: names of the files of each symbol.
-        counts: fields of `DataReport`.
+        counts: values of fields of `DataReport`, by name.
         ignored: headings of unused columns, and keys of unused partitions.
         found: suspicious rows, which were dropped.
     """
@@ -58,7 +58,7 @@ class PriceRows:
         return replace(self, codes=self.codes[rows], days=self.days[rows], prices=prices, own=own)
 
     def without(self, suspicious: Sequence[SuspiciousRow]) -> "PriceRows":
-        """Return the rows without suspicious days and without all days before a change of scale."""
+        """Return the rows without suspicious days, and without a symbol's days before a change of its price scale."""
         kept = np.ones(len(self.days), dtype=np.bool_)
         for row in suspicious:
             own, day = self.codes == self.symbols.index(row.symbol), np.datetime64(row.day)
@@ -177,7 +177,7 @@ def _symbols(parts: Sequence[FileRows], market: MarketConfig, where: str) -> tup
 
 
 def _are_bars(rows: pd.DataFrame) -> bool:
-    """Return whether most days of symbols have several times, or over 5 % do, with many times (a live row has one)."""
+    """Return whether most days of symbols have several times, or over 5 % do, at many times (live rows have one)."""
     if rows["utc"].nunique() == rows["day"].nunique():
         return False
     rows = rows[["code", "utc", "day"]].drop_duplicates()
@@ -211,7 +211,7 @@ def _refuse_bars(rows: pd.DataFrame, market: MarketConfig, where: str) -> None:
 
 
 def _days_of_bars(rows: pd.DataFrame, symbols: Sequence[str], where: str) -> tuple[pd.DataFrame, int, str]:
-    """Return the days formed by bars, the number of repeated bars, and the last day if its bars end early."""
+    """Return the days formed by bars, the number of repeated bars, and the last day if its bars end early, or empty."""
     # Compare in UTC: a local clock that is set back shows an hour twice.
     values = [name for name in map(str, rows) if name in PRICE_ROLES or name.startswith(OWN)]
     bars = rows[rows[values].notna().any(axis=1)].sort_values(["code", "utc"], kind="stable")
@@ -239,7 +239,7 @@ def _days_of_bars(rows: pd.DataFrame, symbols: Sequence[str], where: str) -> tup
 
 
 def _refuse_sessions_over_midnight(days: Days, where: str) -> None:
-    """Refuse bars whose sessions reach into the weekend: aggregated by midnight they would form an extra day."""
+    """Refuse bars whose sessions reach into the weekend: cut at midnight, they would form an extra day."""
     days, bars = np.unique(days, return_counts=True)
     # The first and the last day may be incomplete.
     weekdays, bars = weekdays_of(days[1:-1]), bars[1:-1]
@@ -273,7 +273,7 @@ def _refuse_shifted_weeks(dates: "pd.Series[pd.Timestamp]", time_zone: str | Non
 
 
 def refuse_longer_bars(days: Days, known: NDArray[np.bool_], symbols: Sequence[str], source: str) -> None:
-    """Refuse weekly and other longer bars: most symbols have regular gaps. `known` is bool `[days, symbols]`."""
+    """Refuse weekly and other longer bars: most symbols have regular gaps. `known` `[days, symbols]`: has a price."""
     spacings: dict[str, int] = {}
     for symbol, column in zip(symbols, known.T, strict=True):
         gaps = np.diff(days[column]).astype(np.int64)
@@ -295,11 +295,11 @@ def refuse_longer_bars(days: Days, known: NDArray[np.bool_], symbols: Sequence[s
 def sessions_of(priced: NDArray[np.bool_], traded: NDArray[np.bool_], dates: Days) -> NDArray[np.bool_]:
     """Return the days on which the market of each asset is open, bool `[days, assets]`.
 
-    The market of an asset is open on a day if some asset has a price that so far has traded only on weekdays on which
-    this one has traded too. So a Saturday is no session of a stock in a file with coins, even if its last close is
-    repeated there without volume, and the days on which a stock alone is halted are sessions. A weekday on which an
-    asset has never traded counts as closed ten days of the data after its first occurrence; days without volume count
-    until then.
+    The market of asset A is open on a day if some asset has a price then, and A has so far traded on all weekdays on
+    which that asset has. So a Saturday is no session of a stock in a file with coins, even if its last close is
+    repeated there without volume, and the days on which a stock alone is halted are sessions. A weekday counts as
+    closed ten days of the data after it first occurred without a trade of the asset, until the asset trades on it. In
+    these ten days a price without volume counts as a trade.
 
     Args:
         priced: bool `[days, assets]`, the asset has a price.
