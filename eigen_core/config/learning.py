@@ -67,8 +67,8 @@ class ExplorationConfig(Section):
     minimum: Fraction = 0.01
     """The scale never falls below this."""
     random_steps: CountOrZero = 0
-    """Until all agents have recorded this many transitions, actions of training episodes are uniformly random, and
-    fitness is the validation fitness. Not with PPO."""
+    """Until all agents together have recorded this many transitions, actions of training episodes are uniformly random,
+    and fitness is the validation fitness. Not with PPO."""
 
 
 class ReplayConfig(Section):
@@ -128,7 +128,7 @@ class BatchSamplingConfig(BatchLearnerConfig):
     accumulation_steps: Count = 1
     """Batches whose gradients are averaged for one optimizer step."""
     block_days: CountOrZero = 1_000
-    """Consecutive days that `tcn` encodes at once; each batch comes from one random stretch. 0: all training days."""
+    """Consecutive days that `tcn` encodes at once; a batch comes from one random stretch of these. 0: all days."""
 
 
 class ActorCriticConfig(BatchLearnerConfig):
@@ -154,7 +154,7 @@ class DdpgConfig(OffPolicyConfig):
 
     algorithm: Literal["ddpg"] = "ddpg"
     policy_delay: Count = 1
-    """Critic steps per update of the actor and the targets, counted over generations. TD3's default is 2."""
+    """Critic steps per update of actor and target networks, counted over generations. TD3's default is 2."""
     twin_critics: bool = False
     """Learn two critics and use the lower value, as TD3 and SAC always do."""
 
@@ -164,7 +164,7 @@ class Td3Config(OffPolicyConfig):
 
     algorithm: Literal["td3"] = "td3"
     policy_delay: Count = 2
-    """Critic steps per update of the actor and the targets, counted over generations."""
+    """Critic steps per update of actor and target networks, counted over generations."""
     target_noise: Fraction = 0.1
     """Standard deviation of the noise on the target actor's actions, as a fraction of an action's range."""
     target_noise_clip: Fraction = 0.25
@@ -202,7 +202,8 @@ class PpoConfig(ActorCriticConfig):
     anneal: bool = False
     """Learning rates fall linearly to zero over `generations`."""
     kl_limit: Positive | None = None
-    """Divergence from the policy that played, at which an agent stops learning in a generation (nats); empty: none."""
+    """KL divergence from the policy that played, above which an agent learns no more in a generation (nats); empty:
+    none."""
 
 
 class CounterfactualConfig(BatchSamplingConfig):
@@ -257,7 +258,7 @@ class EvaluationConfig(Section):
     champion_validation_share: Fraction = 1.0
     """Weight of the validation fitness in the champion's score; the rest is the weight of the fitness."""
     champion_standard_errors: NonNegative = 0.0
-    """Standard errors of the mean over episodes that are subtracted from the score: a lower confidence bound."""
+    """How many standard errors of the mean over episodes are subtracted from the score: a lower confidence bound."""
     holdout_slices: Count | None = None
     """Holdout episodes of the champion and of each random agent; empty: as many as validation episodes."""
 
@@ -318,7 +319,7 @@ class BreedingConfig(EvolutionConfig):
     """Relative improvement of the champion's score that counts as progress."""
     first_champion_plateau: bool = False
     """Whether the champion of the first generation, before any learning, can cause a plateau; if false, the median
-    fitness decides until another agent surpasses it. True in runs that are older than this setting."""
+    fitness decides while that agent is the champion. True in runs that are older than this setting."""
     mutation_growth: Annotated[float, Field(ge=1.0, le=1e9)] = 1.5
     """Factor on mutation rate and standard deviation on a plateau."""
     mutation_rate_limit: Fraction = 0.4
@@ -403,7 +404,7 @@ class Variants(NamedTuple):
 
     @classmethod
     def of(cls, key: str, common: type[Section], union: Any) -> "Variants":  # noqa: ANN401 - a union of types
-        """Return the variants in a union; the default of a model's `key` is its name."""
+        """Return the variants in a union of models, each under the name that is the default of its `key`."""
         return cls(key, common, {kind.model_fields[key].default: kind for kind in get_args(union)})
 
     def model_for(self, values: Mapping[str, Any]) -> type[Section] | None:

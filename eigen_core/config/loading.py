@@ -30,7 +30,7 @@ def load_config(
         environ: environment variables, which give this machine's settings that no assignment sets.
 
     Raises:
-        InputError: an assignment, a variable or the resulting configuration is invalid.
+        InputError: an assignment, an environment variable or the resulting configuration is invalid.
     """
     values = merge(values_of_environment(environ or {}), parse_assignments(assignments))
     if preset is not None:
@@ -94,7 +94,7 @@ def values_of_environment(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def differing_keys(one: Config, other: Config) -> tuple[str, ...]:
-    """Return the dotted keys of common settings whose values differ, in the model's order."""
+    """Return the dotted keys of settings that both have with different values, in the model's order."""
     left, right = flatten(one.model_dump(mode="json")), flatten(other.model_dump(mode="json"))
     return tuple(key for key in settings() if key in left and key in right and left[key] != right[key])
 
@@ -169,7 +169,7 @@ def _key(location: tuple[int | str, ...]) -> str:
 
 
 def _variant_at(location: tuple[int | str, ...]) -> str:
-    """Return the algorithm or method that a location names after its section; empty if it names none."""
+    """Return the algorithm or method that pydantic's location of an error names after its section, or empty."""
     section, variant, *_ = *location, "", ""
     return str(variant) if section in VARIANTS and variant in VARIANTS[str(section)].models else ""
 

@@ -1,4 +1,4 @@
-"""Settings of this machine, which a store or a flow run's parameters cannot set, and settings of the run.
+"""Settings of this machine, which a store or a flow run's parameters cannot set, and settings of the training run.
 
 A store and the parameters of a flow run are not trusted: they never choose an import, a connection, or a path outside
 the run that is written to. They may set numbers, truth values, words of a list, and texts that only select rows,
@@ -18,7 +18,7 @@ _LEVELS = 8
 
 @dataclass(frozen=True)
 class MachineSetting:
-    """A setting that only the command line or the environment of this machine can set.
+    """A setting that only the command line or environment variables of this machine can set.
 
     Attributes:
         variable: environment variable that sets it for all runs of this machine.
@@ -79,7 +79,7 @@ def secrets_in(values: Mapping[str, Any], levels: int = _LEVELS) -> Iterator[str
             if text and isinstance(text, str)
         ):
             known = MACHINE_SETTINGS.get(name)
-            where = f"set {known.secret} in the environment instead" if known and known.secret else "leave that out"
+            where = f"use environment variables ({known.secret})" if known and known.secret else "leave them out"
             yield (
                 f"{str(name)[:_LONGEST_NAME]} has a user or a password in it, and settings are kept in the store, in "
                 f"pages and in reports: {where}"
@@ -92,7 +92,7 @@ def names_module(task: object) -> bool:
 
 
 def belongs_to_run(key: str) -> bool:
-    """Whether a store may give a setting; new settings outside of the run's sections must be listed above."""
+    """Whether a store may give a setting; new settings outside of the run's sections must be added above."""
     section, _, name = key.rpartition(".")
     return name in _RUN_SETTINGS.get(section, "").split() or key.partition(".")[0] in _RUN_SECTIONS.split()
 

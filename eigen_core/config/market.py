@@ -81,7 +81,7 @@ class MarketConfig(Section):
     validation_days: Count = 252
     """Days on which the champion is chosen (days)."""
     holdout_days: CountOrZero = 251
-    """Last days of the data, used once at the end (days)."""
+    """Last days of the data, on which the champion is judged once, after training (days)."""
     purge_days: CountOrZero = 0
     """Days left out between training and validation, and between validation and a holdout (days)."""
     first_date: Date | None = None
@@ -128,11 +128,11 @@ class TradingConfig(Section):
     trading_days: Count = 125
     """Days of an episode on which positions may be opened (days)."""
     settlement_days: CountOrZero = 20
-    """Days after them on which positions can only close (days)."""
+    """Days after the trading days, on which positions can only close (days)."""
     holding_days: Count = 20
     """Longest time from the decision to buy to the sale, in trading days of the symbol (days)."""
     buy_threshold: NonNegative = 1.0
-    """Smallest coefficient at which an asset is bought."""
+    """Smallest coefficient (an agent's output for each asset) at which the asset is bought."""
     purchases_per_day: Annotated[int, Field(ge=1, le=1_000)] = 1
     """Purchases per day, of the assets with the highest rank. If one of them is held already, that purchase lapses."""
     rank: Literal["coefficient", "separate"] = "coefficient"
@@ -141,7 +141,7 @@ class TradingConfig(Section):
     max_coefficient: Positive | None = 3.0
     """Bound of the coefficient, which is the size of a position; empty: unbounded (the classic rule)."""
     min_target: Positive = 0.10
-    """Smallest sale target, as a fraction of the fill price."""
+    """Smallest sale target: gain at which a position is sold, as a fraction of the fill price."""
     max_target: Positive = 0.50
     """Largest sale target, as a fraction of the fill price."""
     fill: Literal["next_open", "next_close", "same_close"] = "next_open"
@@ -149,10 +149,10 @@ class TradingConfig(Section):
     of the decision's day (the classic rule, which no real order can reach). If the symbol does not trade, a purchase
     lapses, and a sale waits for the symbol's next fill."""
     delisting_days: Count = 60
-    """Sessions of its market without a price, after which a symbol counts as delisted (days)."""
+    """A symbol counts as delisted after this many sessions of its market without a price (days)."""
     delisting_loss: Fraction | None = 0.3
     """Loss on a position in a delisted symbol, as a fraction of its last close. Empty: no symbol may miss a day after
-    its first; older runs, which could sell positions without a price, continue with this."""
+    its first; older runs, which could sell positions without a price, continue with empty."""
     credit: Literal["decision", "realized", "marked"] = "decision"
     """Day of a trade's reward: day of the decision, day of the sale (the classic rule), or every day, by marking the
     position to market."""
@@ -212,7 +212,7 @@ class EnvironmentConfig(Section):
     """Step limit of an episode; empty: the limit of the environment's registration."""
     normalise_observations: bool = False
     """Whether to normalise observations by the mean and variance of all training observations of the population, which
-    are updated once a generation; the first plays without normalisation."""
+    are updated once a generation; the first generation plays without normalisation."""
     normalise_rewards: bool = False
     """Whether to divide rewards by the standard deviation of all discounted returns before `learner.reward_scale`
     multiplies them; updated once a generation."""
@@ -235,7 +235,7 @@ def path_of_data(data: str | None) -> Path:
     if os.path.lexists(data):
         raise InputError(
             f"market.data '{data}' can be read in two ways: the bundled prices, or {Path.cwd() / data}: write "
-            f"./{data} for the latter, or rename it to use the bundled prices."
+            f"./{data} for the latter, or rename that to use the bundled prices."
         )
     return BUNDLED[data]
 

@@ -85,9 +85,9 @@ class CheckpointConfig(Section):
     store: Text = "runs"
     """Store of runs: a folder, or a URL such as gs://bucket/prefix."""
     keep_last: Count = 3
-    """Newest generations that are kept."""
+    """Newest generations whose checkpoints are kept."""
     keep_every: CountOrZero = 5
-    """Every generation that is a multiple of this is kept permanently; 0: none."""
+    """Checkpoints of generations that are a multiple of this are kept permanently; 0: none."""
     local: Text = "runs"
     """Folder on this machine for generations that are being uploaded to a remote store."""
     keep_local: Count = 2
@@ -101,7 +101,7 @@ class CheckpointConfig(Section):
     finish_seconds: Annotated[float, Field(gt=0.0, le=1e6)] = 900.0
     """Longest time that a finished run waits for its last upload (seconds)."""
     lease_seconds: Annotated[float, Field(ge=10, le=1e6)] = 90.0
-    """Time without renewal after which another machine may acquire a run's lease (seconds)."""
+    """Time after which another machine may take a lease (the right to write to a run) that is not renewed (seconds)."""
 
 
 class MemoryConfig(Section):
@@ -161,8 +161,8 @@ def _overrides(name: str) -> dict[str, Any]:
 def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
     """Return `base` updated by `override`, section by section.
 
-    If `override` changes `learner.algorithm` or `evolution.method`, settings of `base` that the new one lacks are
-    dropped.
+    If `override` changes `learner.algorithm` or `evolution.method`, settings of `base` that the new algorithm or
+    method lacks are dropped.
     """
     merged = dict(base)
     for key, value in override.items():
@@ -197,18 +197,18 @@ class Config(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device of the computation; `auto` uses a GPU if there is one."""
     cuda_graphs: bool = True
-    """Whether to capture a gradient step, and a day of all episodes, as CUDA graphs: the same bits in down to a quarter
-    of the time. No effect on a CPU."""
+    """Whether to capture a gradient step, and a day of all episodes, as CUDA graphs: the same bits in as little as a
+    quarter of the time. No effect on a CPU."""
     threads: Annotated[int, Field(ge=0, le=1_024)] = 0
     """CPU threads of torch; 0: all cores of this process or one, whichever computes the first gradient steps faster."""
     workers: Annotated[int, Field(ge=0, le=1_024)] | Literal["auto"] = 0
     """Worker processes on this machine that compute the agents, one thread each; 0: none; `auto`: one per CPU core, at
-    most one per agent; with several GPUs one per GPU, with one 0."""
+    most one per agent; with several GPUs one per GPU, with one GPU none."""
     scheduler: Text | None = None
     """Address of a Dask scheduler whose workers compute the agents, for example `tcp://host:8786`. Empty: none."""
     instructions: Instructions = "auto"
-    """CPU instructions: `auto` uses all of the CPU; with `avx2`, CPUs of one manufacturer with AVX2 and with AVX-512
-    agree to the bit, in up to 1.2 times the time."""
+    """CPU instructions: `auto` uses all of the CPU; with `avx2`, all CPUs of one manufacturer with AVX2 or AVX-512
+    give the same bits, in up to 1.2 times the time."""
     market: MarketConfig = MarketConfig()
     trading: TradingConfig = TradingConfig()
     portfolio: PortfolioConfig = PortfolioConfig()

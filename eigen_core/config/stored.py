@@ -15,7 +15,7 @@ from eigen_core.config.market import own_path
 from eigen_core.config.model import Config, merge
 
 FORMAT_KEY = "format_version"
-"""Key of the format version; a document without it has version 1."""
+"""Key of the format version; a stored configuration without it has version 1."""
 
 
 Migration = Callable[[dict[str, Any]], None]
@@ -44,7 +44,7 @@ def _without(*keys: str) -> Migration:
 
 
 def _own_prices_of_version_7(values: dict[str, Any]) -> None:
-    """Detect the layout of the user's own prices by their headings, and keep suspicious rows."""
+    """Detect the layout of prices that are not bundled by headings, and keep suspicious rows, as version 7 did."""
     section, _ = _section_of(values, "market.data")
     data = section.get("data")
     if isinstance(data, str) and own_path(data) is not None:
@@ -60,7 +60,7 @@ def _portfolio_costs_of_version_8(values: dict[str, Any]) -> None:
 
 
 def _flat_learner_of_version_10(values: dict[str, Any]) -> None:
-    """Drop settings of other algorithms: each learner stored the settings of all."""
+    """Drop settings of other algorithms: versions up to 10 stored those of all."""
     learner, _ = _section_of(values, "learner.algorithm")
     if learner.get("algorithm") == "ppo" and learner.get("gradient_steps") == 0:
         learner["epochs"] = 0
@@ -70,7 +70,7 @@ def _flat_learner_of_version_10(values: dict[str, Any]) -> None:
 
 
 def _flat_evolution_of_version_12(values: dict[str, Any]) -> None:
-    """Drop settings of other methods, which each method stored; without breeding, every method was genetic."""
+    """Drop settings of other methods, which versions up to 12 stored; only `genetic` still has `enabled`."""
     evolution, _ = _section_of(values, "evolution.method")
     evolution.setdefault("method", "genetic")
     if evolution.get("enabled") is False:
@@ -130,7 +130,7 @@ def config_from_stored(stored: Mapping[str, Any], own: Mapping[str, Any] | None 
         own: nested values of this machine's settings; missing ones take their defaults.
 
     Raises:
-        InputError: a newer version stored it, or it is invalid.
+        InputError: a newer version of Eigen stored it, or it is invalid.
     """
     # Settings of the other machine are dropped silently; unknown settings are refused below.
     values = values_where(current_values(stored), lambda key: belongs_to_run(key) or key not in settings())
@@ -145,7 +145,7 @@ def current_values(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Return stored values after all migrations, without the format version.
 
     Raises:
-        InputError: a newer version stored them, or the format version is invalid.
+        InputError: a newer version of Eigen stored them, or the format version is invalid.
     """
     values = {key: dict(value) if isinstance(value, dict) else value for key, value in stored.items()}
     version = values.pop(FORMAT_KEY, 1)

@@ -162,13 +162,13 @@ def shared_zeros(shape: Sequence[int], dtype: torch.dtype) -> tuple[Tensor, Shar
 
 
 def shared_memory_check() -> tuple[Tensor, SharedTensor] | None:
-    """Return memory by which others find out whether they can map memory of this process; None: they cannot."""
+    """Return memory by which other processes test whether they can map memory of this one; None: they cannot."""
     if not shares_memory("cpu"):
         return None
     try:
         return shared_zeros((1,), torch.uint8)
     except OSError as error:
-        logger.warning("Each worker keeps its own replay: this system shares no memory (%s).", error)
+        logger.warning("Each worker keeps its own replay buffer: this system shares no memory (%s).", error)
         return None
 
 

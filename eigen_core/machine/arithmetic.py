@@ -75,7 +75,7 @@ def compute_reproducibly(instructions: Instructions, device: torch.device) -> No
 def mkl_mode() -> str | None:
     """Return the mode of conditional numerical reproducibility that MKL computes with, spelled as in `MKL_CBWR`.
 
-    MKL keeps the mode that it has now. None: torch computes without MKL, or MKL's mode cannot be asked.
+    The call fixes this mode in MKL. None: torch computes without MKL, or MKL's mode cannot be asked.
     """
     libraries = sorted((Path(torch.__file__).parent / "lib").glob("libtorch_cpu.*"))
     if not libraries or not _has_mkl():
@@ -90,14 +90,14 @@ def mkl_mode() -> str | None:
 
 
 def warn_if_not_reproducible(device: torch.device, instructions: Instructions) -> None:
-    """Log a warning if bits depend here on more than the configuration, such as groups and threads."""
+    """Log a warning if bits of results depend here on more than the configuration, such as groups and threads."""
     problem = _problem(device, instructions)
     if problem is not None:
         logger.warning(problem)
 
 
 def is_reproducible(device: torch.device, instructions: Instructions) -> bool:
-    """Whether bits depend here on the configuration alone, not on groups and threads."""
+    """Whether bits of results depend here on the configuration alone, not on groups and threads."""
     return _problem(device, instructions) is None
 
 
@@ -175,7 +175,7 @@ def _problem(device: torch.device, instructions: Instructions) -> str | None:
         return None
     return (
         f"The bits of a product of {found.blas} or of a sum depend here on how many agents and threads share it: "
-        "continuing with another population.group_size, another number of threads or elsewhere may change them."
+        "continuing with other population.group_size or threads, or on another machine, may change them."
     )
 
 

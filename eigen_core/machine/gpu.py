@@ -65,7 +65,7 @@ def _kind(leaf: Any) -> Hashable:  # noqa: ANN401 - any value
 @contextmanager
 def _captured(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:  # noqa: ANN401 - torch's handle
     """Capture the computations of the block; its errors are raised unchanged. `pool`: memory of other graphs."""
-    # Threads that store checkpoints may ask for memory meanwhile.
+    # Threads that store checkpoints may ask for memory during the capture.
     capture = torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local")
     capture.__enter__()
     try:
@@ -81,7 +81,7 @@ def _captured(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:  # noqa
 
 
 class _Graph:
-    """A captured call with copies of `leaves`, of which only tensors may change; `pool`: memory shared with graphs."""
+    """A captured call with copies of `leaves`, of which only tensors may change; `pool`: memory of other graphs."""
 
     def __init__(self, function: Callable[[list[Any]], Any], leaves: list[Any], pool: Any) -> None:  # noqa: ANN401 - torch's handle
         self._held = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
@@ -126,7 +126,7 @@ def visible_gpus() -> tuple[str, ...]:
 def on_device(values: NDArray[Any], device: torch.device) -> Tensor:
     """Return an array as a tensor on a device; on the CPU it is the array's own memory.
 
-    A GPU gets it from pinned memory, so that neither waits for the other.
+    A GPU copies it from pinned memory, so that CPU and GPU do not wait for each other.
     """
     tensor = torch.from_numpy(values)
     if device.type == "cuda":

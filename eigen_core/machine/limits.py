@@ -33,7 +33,8 @@ _RECLAIMABLE = {
 class ControlGroup:
     """A control group that may limit memory or processor time.
 
-    `version` is that of the interface, `name` the path of the group in its hierarchy (`/proc/self/cgroup`).
+    `version` is that of Linux's interface (cgroup v1 or v2), `name` the path of the group in its hierarchy
+    (`/proc/self/cgroup`), and `folder` has the group's files.
     """
 
     version: Literal[1, 2]
@@ -45,10 +46,10 @@ class ControlGroup:
         return self.folder / _LIMIT_FILES[self.version]
 
     def limit(self) -> int | None:
-        """Return the limit (bytes); None if the group has none.
+        """Return the memory limit (bytes); None if the group has none.
 
         Raises:
-            InputError: the file is there and cannot be read or understood.
+            InputError: the limit's file exists, but cannot be read or understood.
         """
         path = self.limit_file
         try:
@@ -67,7 +68,7 @@ class ControlGroup:
         return None if value == -1 or value >= _UNLIMITED else value
 
     def cores(self) -> float | None:
-        """Return the limit in processor cores; None if the group has none, or it cannot be read or understood."""
+        """Return the limit of processor cores; None if the group has none, or it cannot be read or understood."""
         if self.version == 2:
             words = " ".join(_lines(self.folder / "cpu.max")).split()
         else:
@@ -92,10 +93,10 @@ class ControlGroup:
 
 
 def control_groups(root: Path = Path("/"), controller: Literal["memory", "cpu"] = "memory") -> Iterator[ControlGroup]:
-    """Yield the groups of this process that have a controller, the innermost first, each followed by its parents.
+    """Yield the control groups that have a controller and this process: each innermost one, then its parents.
 
-    A container sees its own group as the root of the mount; the path in `/proc/self/cgroup` then leads outside, and the
-    mount's root is taken.
+    `root` is the root folder of the file system. A container may see its own group as the topmost: if the path in
+    `/proc/self/cgroup` leads outside of the mounted folder, that folder is taken.
     """
     mounts = _mounts(root, controller)
     for version, name in _memberships(root, controller):
@@ -114,7 +115,7 @@ def _memberships(root: Path, controller: str) -> Iterator[tuple[Literal[1, 2], s
 
 
 def _mounts(root: Path, controller: str) -> dict[int, tuple[str, str]]:
-    """Where each version is mounted, and which part of its hierarchy: `{version: (mount point, root)}`."""
+    """Return mount point and mounted group of each cgroup version: `{2: ("/sys/fs/cgroup", "/")}`."""
     found: dict[int, tuple[str, str]] = {}
     for line in _lines(root / "proc/self/mountinfo"):
         # man 5 proc_pid_mountinfo: optional fields end with a dash.
@@ -151,7 +152,7 @@ def _lines(path: Path) -> list[str]:
 
 @cache
 def warn_once(sentence: str) -> None:
-    """Log a warning that a process would repeat."""
+    """Log a warning, the same sentence only once in a process."""
     logger.warning("%s", sentence)
 
 
@@ -213,11 +214,11 @@ class Pressure(Limit):
 def host_limits(memory: MemoryConfig, root: Path = Path("/")) -> tuple[HostLimit, ...]:
     """Return all limits of the host, the smallest first: control groups, RLIMIT_AS, physical memory, `memory.limit_gb`.
 
-    A `memory.limit_gb` above what the machine allows is logged as a warning and has no effect. `root` is that of the
-    file system.
+    A `memory.limit_gb` above what the machine allows is logged as a warning and has no effect. `root` is the root
+    folder of the file system.
 
     Raises:
-        InputError: a limit is zero or negative, or a control group's cannot be read while `memory.limit_gb` gives none.
+        InputError: a limit is zero or negative, or a control group's cannot be read and `memory.limit_gb` is empty.
     """
     found = [HostLimit(int(psutil.virtual_memory().total), "physical memory", "machine")]
     addresses, _ = resource.getrlimit(resource.RLIMIT_AS)

@@ -123,7 +123,7 @@ class MemoryGuard:
                 self.sample()
 
     def set_owners(self, owners: Callable[[], Mapping[str, object]]) -> None:
-        """Set a function that returns objects that may hold much memory, by name; it must not keep them alive."""
+        """Set a function that returns objects that may hold much memory, by name, but does not keep them alive."""
         self._owners = owners
 
     def set_plan(
@@ -132,7 +132,7 @@ class MemoryGuard:
         host_bytes: Mapping[str, int] | None = None,
         device_bytes: Mapping[str, int] | None = None,
     ) -> None:
-        """Set the plan of the run: `rows` for reports, and the peaks of each phase, on the device of this process.
+        """Set the predicted memory of the run: `rows` for reports, and each phase's peak on host and device.
 
         No phase begins whose peak would not fit.
         """
@@ -148,7 +148,7 @@ class MemoryGuard:
         return tuple(phase for phase in self._ended if phase.generation == generation)
 
     def sample(self) -> Usage:
-        """Read the memory now, free caches or request the abort if a line is crossed. May be called from any thread."""
+        """Read the memory now; above the soft line free caches, above the hard one request an abort. For any thread."""
         usage, pressure, crossed_soft = self._read()
         if crossed_soft:
             self._free()
@@ -161,7 +161,7 @@ class MemoryGuard:
         return usage
 
     def pressure(self) -> Pressure:
-        """Read the memory now; return it against the nearest limit."""
+        """Read the memory now; return the use of the limit that is nearest to being reached."""
         return self._pressure(self.sample())
 
     def _read(self) -> tuple[Usage, Pressure, bool]:
@@ -176,7 +176,7 @@ class MemoryGuard:
         return usage, pressure, crossed_soft
 
     def _pressures(self, usage: Usage, more_host: int = 0, more_device: int = 0) -> tuple[Pressure, ...]:
-        """Return the pressure on each limit if so many more bytes were allocated."""
+        """Return the pressure on each limit if this many more bytes were allocated on host and device."""
         counted: list[tuple[Limit, int]] = [
             (limit, count + more_host) for limit, count in zip(self.limits, usage.counted, strict=True)
         ]
@@ -194,7 +194,7 @@ class MemoryGuard:
         release_free_memory()
 
     def check(self) -> None:
-        """Raise `MemoryGuardError` if the memory has crossed the hard line; read it first if the reading is too old."""
+        """Raise `MemoryGuardError` if memory has crossed the hard line; read it first if the last reading is old."""
         if self._crossed is None and self._clock() - self._last_reading >= self._memory.sample_seconds:
             self.sample()
         if self._crossed is not None:
@@ -207,8 +207,8 @@ class MemoryGuard:
         Its memory is in `phases` afterwards, whether it failed or not. Earlier crossings of the hard line are ignored.
 
         Raises:
-            MemoryGuardError: it is not started because it would not fit, by the plan or by its earlier memory; the hard
-                line is crossed at its start, between two steps or at its end; or an allocation failed.
+            MemoryGuardError: it is not started because it would not fit, by the plan or by earlier phases of this name; the
+                hard line is crossed at its start, between two steps or at its end; or an allocation failed.
         """
         record = self._begin(name, generation)
         try:
@@ -263,7 +263,7 @@ class MemoryGuard:
             )
 
     def _predicted(self, phase: str) -> Pressure:
-        """Return the pressure at the peak of a phase: the planned one, or the one that its last runs suggest."""
+        """Return the pressure at the peak of a phase: the planned one, or that of its last phases if it is larger."""
         usage = self.sample()
         host, device = (planned.get(phase, 0) for planned in self._planned)
         growth, device_growth = expected_growth(self._ended, phase)
@@ -273,7 +273,7 @@ class MemoryGuard:
         )
 
     def report(self, reason: str) -> MemoryReport:
-        """Return the parts of the memory now and its history, from any thread; `reason`: the end of a sentence."""
+        """Report the parts of the memory now and its history; for any thread. `reason` is the end of a sentence."""
         usage, pressure, _ = self._read()
         with self._state_lock:
             under_way = () if self._open is None else (replace(self._open),)

@@ -61,7 +61,7 @@ class MemoryReport:
         reason: why the report was made, the end of a sentence.
         nearest: use of the limit that is closest to being reached, in words.
         limits: of the host, the smallest first, then of the GPU.
-        parts: owners and the rest, the largest first; their sum is the memory of all processes.
+        parts: owners of tensors and the rest, the largest first; their sum is the memory of all processes.
         phases: the newest phases; the last may be under way.
     """
 
@@ -86,7 +86,7 @@ class MemoryReport:
 def measured_parts(
     usage: Usage, before: int, owners: Mapping[str, object]
 ) -> tuple[tuple[Part, ...], tuple[TensorGroup, ...]]:
-    """Return the parts of `usage` and the largest tensors; `before`: resident memory before the run (bytes)."""
+    """Return the parts of `usage` and the largest tensors; `before`: resident memory of this process before the run."""
     found = {address: ("", tensor) for address, tensor in _live_tensors().items()}
     for name, owner in owners.items():
         found |= {address: (name, tensor) for address, tensor in tensors_of(owner).items()}

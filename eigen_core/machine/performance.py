@@ -1,6 +1,6 @@
 """Performance: automatic chunk sizes and numbers of threads, and profiles of a generation.
 
-A chunk size of 0 in the settings is as large as a number of bytes allows. On a CPU an intermediate tensor should fit
+A chunk size of 0 in the settings means: as large as a fixed number of bytes. On a CPU an intermediate tensor should fit
 into the processor's cache, and be smaller than those that the allocator maps and unmaps
 (`eigen_core.machine.tune_allocator`). On a GPU small operations are slow, so chunks are large; they do not depend on
 the GPU's memory, since bits may depend on groups there.
@@ -45,7 +45,7 @@ _NOISE = _Megabytes(4.0, 64.0)
 
 
 def columns_at_once(chosen: int, columns: int, column_bytes: int, device: str) -> int:
-    """Return how many columns are encoded at a time.
+    """Return how many columns (symbols) are encoded at a time.
 
     The number does not depend on how many agents are computed together: gradients are summed chunk by chunk, and their
     bits must not depend on groups.
@@ -101,7 +101,10 @@ def noise_at_once(steps: int, step_bytes: int, device: str) -> int:
 
 
 def _even(count: int, megabytes: float, each: int) -> int:
-    """Return the size of nearly equal parts of at most `megabytes`: a small rest would need as many operations."""
+    """Return how many of `count` items, of `each` bytes, form a part of at most `megabytes`.
+
+    Parts are nearly equal, since a small rest would need as many operations as a full part.
+    """
     most = max(int(megabytes * BYTES_PER_MB) // max(each, 1), 1)
     parts = -(-count // most)
     return -(-count // parts)
@@ -112,7 +115,7 @@ _TIMED_STEPS = 6
 
 
 def usable_cores(root: Path = Path("/")) -> int:
-    """Return how many processor cores this process may use: one of a container often has fewer than the machine."""
+    """Return how many processor cores this process may use: in a container often fewer than the machine has."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     given = (group.cores() for group in control_groups(root, "cpu"))
     return min([cores, *(math.ceil(share) for share in given if share is not None)])

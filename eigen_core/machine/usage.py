@@ -62,13 +62,13 @@ def process_bytes(name: str) -> int:
 
 
 def peak_resident_bytes() -> int:
-    """Return the peak resident memory of this process since `reset_peak`, or since its start without that (bytes)."""
+    """Return the peak resident memory of this process since the last `reset_peak`, or else since its start (bytes)."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return process_bytes("VmHWM") or (peak if sys.platform == "darwin" else peak * 1024)
 
 
 def reset_peak() -> bool:
-    """Reset the peak to the present memory; return whether the system can do that (Linux, man 5 proc)."""
+    """Reset the peak of resident memory to its present size; return whether the system can (Linux, man 5 proc)."""
     try:
         _CLEAR_REFS.write_text(_RESET_PEAK)
     except OSError as error:
@@ -78,7 +78,7 @@ def reset_peak() -> bool:
 
 
 def release_free_memory() -> None:
-    """Return freed memory that glibc keeps to the system (`malloc_trim`)."""
+    """Give the system back freed memory that glibc keeps (`malloc_trim`)."""
     trim = _c_function("malloc_trim", ctypes.c_size_t)
     if trim is not None:
         trim(0)
@@ -93,7 +93,7 @@ def tune_allocator() -> None:
     glibc raises this threshold up to 32 MiB, and its heap becomes fragmented: in the train phase of preset `eigen2`
     resident memory grew by 2,457 MB for 1,586 MB of live tensors, and by 1,653 MB with the fixed threshold. The page
     faults of a threshold of 8 MiB cost no measurable time in preset `quickstart`, those of 4 MiB 0.1 s a generation. A
-    fixed threshold stops glibc from raising `M_TRIM_THRESHOLD`, so that one is set too.
+    fixed threshold stops glibc from raising `M_TRIM_THRESHOLD`, so that threshold is set too.
     """
     mallopt = _c_function("mallopt", ctypes.c_int, ctypes.c_int)
     settings = ((_M_ARENA_MAX, _ARENAS), (_M_MMAP_THRESHOLD, _MAPPED_BYTES), (_M_TRIM_THRESHOLD, _TOP_BYTES))
@@ -249,7 +249,7 @@ class SystemMeter:
     def _children_bytes(self) -> int:
         now = time.monotonic()
         if now >= self._next_reading:
-            # Set first, so that no other thread measures meanwhile.
+            # Set first, so that no other thread measures at the same time.
             self._next_reading = now + _CHILDREN_SECONDS
             self._children = _descendants_bytes()
             ended = time.monotonic()
@@ -296,7 +296,7 @@ class PhaseUsage:
 
     Attributes:
         began, ended: start and end; for a running phase `ended` is its last reading.
-        start_bytes, peak_bytes, end_bytes: resident memory of the processes.
+        start_bytes, peak_bytes, end_bytes: resident memory of all processes of the run.
         device_start_bytes, device_end_bytes: in tensors on the device; 0 without one.
         device_allocated_peak, device_reserved_peak: in tensors, and held by torch.
     """
@@ -333,11 +333,10 @@ class PhaseUsage:
 
 
 def expected_growth(ended: Iterable[PhaseUsage], name: str) -> tuple[int, int]:
-    """Return the expected growth of memory in the next phase of a name, on host and device (bytes).
+    """Return the expected growth of memory in the next phase called `name`, on host and device (bytes).
 
-    Memory that a phase frees again is the maximum of the newest phases; memory that it keeps is their minimum: the
-    first ones keep libraries and caches that are loaded only once, a leak keeps as much every time. `ended` has the
-    oldest phase first.
+    It adds the most that one of the newest such phases freed again and the least that one kept: the first phases keep
+    libraries and caches that are loaded only once, a leak keeps as much every time. `ended` has the oldest phase first.
     """
     newest = [phase for phase in ended if phase.phase == name][-_REMEMBERED:]
     return (

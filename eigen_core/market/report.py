@@ -128,7 +128,7 @@ class UniverseAudit:
 
     @classmethod
     def of(cls, days: Days, assets: int, close: NDArray[np.float64], factor: NDArray[np.float64]) -> Self:
-        """Audit closes (NaN: none) and adjustment factors `[days, symbols]`; `assets` symbols are tradable, the first."""
+        """Audit closes (NaN: none) and adjustment factors, by day and symbol; the first `assets` are tradable."""
         priced = ~np.isnan(close)
         steps = (np.diff(np.log(column[known])) for column, known in zip(factor.T, priced.T, strict=True))
         growth = (one[np.abs(one) < np.log(_SMALLEST_SPLIT)].sum() for one in steps)
