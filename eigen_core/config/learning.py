@@ -128,7 +128,7 @@ class BatchSamplingConfig(BatchLearnerConfig):
     accumulation_steps: Count = 1
     """Batches whose gradients are averaged for one optimizer step."""
     block_days: CountOrZero = 1_000
-    """Consecutive days that `tcn` encodes at once; a batch comes from one random stretch of these. 0: all days."""
+    """Consecutive days that `tcn` encodes at once; a batch is from a random stretch of these. 0: all training days."""
 
 
 class ActorCriticConfig(BatchLearnerConfig):

@@ -152,7 +152,7 @@ class TradingConfig(Section):
     """A symbol counts as delisted after this many sessions of its market without a price (days)."""
     delisting_loss: Fraction | None = 0.3
     """Loss on a position in a delisted symbol, as a fraction of its last close. Empty: no symbol may miss a day after
-    its first; older runs, which could sell positions without a price, continue with empty."""
+    its first; older runs, which could sell positions without a price, keep this empty."""
     credit: Literal["decision", "realized", "marked"] = "decision"
     """Day of a trade's reward: day of the decision, day of the sale (the classic rule), or every day, by marking the
     position to market."""

@@ -68,7 +68,7 @@ class PortfolioConfig(Section):
     """Weights of assets and cash in the task `portfolio`."""
 
     short: Annotated[float, Field(ge=0.0, le=10.0)] = 0.0
-    """Largest short position, as a share of the equity; the weights of long positions reach 1 more than this. The
+    """Bound of all short positions together, as a share of the equity; that of long ones is 1 more than this. The
     account borrows what short sales do not pay for. 0: long positions only, at most all of the equity, and no
     borrowing."""
     max_score: Annotated[float, Field(gt=0.0, le=20.0)] = 5.0
@@ -260,7 +260,7 @@ class Config(Section):
         if self.task == "portfolio" and self.trading.settlement_days < 2:
             raise ValueError(
                 f"trading.settlement_days {self.trading.settlement_days} is too few for the task portfolio: its last "
-                "decision is filled on the first day after the decisions and judged at the fill of the second: use 2"
+                "decision is filled on the first settlement day and judged at the fill prices of the second: use 2"
             )
         if self.exploration.random_steps and self.trading.max_coefficient is None:
             raise ValueError(

@@ -44,7 +44,7 @@ def _without(*keys: str) -> Migration:
 
 
 def _own_prices_of_version_7(values: dict[str, Any]) -> None:
-    """Detect the layout of prices that are not bundled by headings, and keep suspicious rows, as version 7 did."""
+    """Detect by headings the layout of prices that are not bundled, and keep suspicious rows, as version 7 did."""
     section, _ = _section_of(values, "market.data")
     data = section.get("data")
     if isinstance(data, str) and own_path(data) is not None:

@@ -75,7 +75,7 @@ def compute_reproducibly(instructions: Instructions, device: torch.device) -> No
 def mkl_mode() -> str | None:
     """Return the mode of conditional numerical reproducibility that MKL computes with, spelled as in `MKL_CBWR`.
 
-    The call fixes this mode in MKL. None: torch computes without MKL, or MKL's mode cannot be asked.
+    The call fixes this mode in MKL. None: torch computes without MKL, or MKL's mode cannot be read.
     """
     libraries = sorted((Path(torch.__file__).parent / "lib").glob("libtorch_cpu.*"))
     if not libraries or not _has_mkl():
@@ -175,7 +175,7 @@ def _problem(device: torch.device, instructions: Instructions) -> str | None:
         return None
     return (
         f"The bits of a product of {found.blas} or of a sum depend here on how many agents and threads share it: "
-        "continuing with other population.group_size or threads, or on another machine, may change them."
+        "continuing with another population.group_size or number of threads, or on another machine, may change them."
     )
 
 

@@ -148,7 +148,10 @@ class MemoryGuard:
         return tuple(phase for phase in self._ended if phase.generation == generation)
 
     def sample(self) -> Usage:
-        """Read the memory now; above the soft line free caches, above the hard one request an abort. For any thread."""
+        """Read the memory now; above the soft line free caches, above the hard line request that the phase is aborted.
+
+        Any thread may call it.
+        """
         usage, pressure, crossed_soft = self._read()
         if crossed_soft:
             self._free()
@@ -207,8 +210,8 @@ class MemoryGuard:
         Its memory is in `phases` afterwards, whether it failed or not. Earlier crossings of the hard line are ignored.
 
         Raises:
-            MemoryGuardError: it is not started because it would not fit, by the plan or by earlier phases of this name; the
-                hard line is crossed at its start, between two steps or at its end; or an allocation failed.
+            MemoryGuardError: the phase is not started, since by plan or earlier phases it would not fit; the hard
+                line is crossed at its start, between two steps or at its end; or an allocation failed.
         """
         record = self._begin(name, generation)
         try:
@@ -273,7 +276,7 @@ class MemoryGuard:
         )
 
     def report(self, reason: str) -> MemoryReport:
-        """Report the parts of the memory now and its history; for any thread. `reason` is the end of a sentence."""
+        """Report on the memory now and its history; any thread may call it. `reason` is the end of a sentence."""
         usage, pressure, _ = self._read()
         with self._state_lock:
             under_way = () if self._open is None else (replace(self._open),)

@@ -256,7 +256,7 @@ def settings_to_add(found: Mapping[str, str]) -> str:
 
 
 def likely_time_zone(utc: pd.DatetimeIndex) -> str:
-    """Guess the exchange's time zone: local times fit its days from Monday to Friday best; UTC if it has weekends."""
+    """Guess the exchange's time zone: local times fit its sessions, Monday to Friday, best; UTC if it has weekends."""
     if all((utc.day_of_week == day).mean() > 0.05 for day in (SATURDAY, SATURDAY + 1)):
         return "UTC"
 

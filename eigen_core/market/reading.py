@@ -123,7 +123,7 @@ def find_source(market: MarketConfig) -> Source:
 
 
 def symbol_in(name: str, symbol_from: str) -> str:
-    """Return the symbol in a file's name by a pattern like `{symbol}-1d-{part}.csv`; empty if none matches."""
+    """Return the symbol in a file's name by a pattern like `{symbol}-1d-{part}.csv`; empty without a match."""
     pattern = re.sub(r"^\\{part\\}", r"\\d[-_.\\d]*", re.escape(symbol_from)).replace(r"\{part\}", r"\d.*?")
     pattern = pattern.replace(r"\{symbol\}", "(?P<symbol>.+?)")
     found = re.fullmatch(pattern, name, re.IGNORECASE)

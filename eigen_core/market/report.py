@@ -56,14 +56,14 @@ _SENTENCES: Mapping[str, str] = {
     "open, highest high, lowest low, last close, summed volume.",
     "empty_days": "{empty_days:day} without any price: dropped.",
     "gap_days": "{gap_days:day} without a price inside the histories of {gap_symbols:symbol}: no order is filled "
-    "there, and a sale waits.",
-    "suspended_days": "{suspended_days:day} of prices with a volume of zero: no order is filled there, and a sale "
+    "on these, and a sale waits.",
+    "suspended_days": "{suspended_days:day} of prices with a volume of zero: no order is filled on these, and a sale "
     "waits.",
     "unusable_prices": "{unusable_prices:price} zero, negative, infinite or too large: treated as missing.",
     "repaired_highs": "{repaired_highs:high} below the open or the close: set to the larger of these.",
     "repaired_lows": "{repaired_lows:low} above the open or the close: set to the smaller of these.",
     "derived": "{derived_highs:high} and {derived_lows:low} missing: taken from open and close.",
-    "missing_opens": "{missing_opens:day} of prices without an open: orders fill at the close there.",
+    "missing_opens": "{missing_opens:day} of prices without an open: orders fill at the close instead.",
     "adjusted_prices": "{adjusted_prices:day} of prices brought to the scale of the adjusted close.",
     "carried_adjustments": "{carried_adjustments:day} of these without an adjusted close: adjusted by the symbol's "
     "last factor.",
@@ -115,7 +115,7 @@ class UniverseAudit:
 
     Attributes:
         ended_symbols: number of tradable symbols whose last price is more than 20 days before the last day.
-        dividends: `adjusted` if some symbol's adjusted closes rise against its closes by more than splits explain,
+        dividends: `adjusted` if some symbol's adjusted closes rise relative to its closes by more than splits do,
             otherwise `unadjusted`; `unknown` without adjusted closes that differ from closes.
         weekend_days: number of days on a Saturday or Sunday.
         missing_share: share of all days and symbols without a price.

@@ -208,8 +208,8 @@ def test_columns_that_cannot_be_used_are_refused(
     ("body", "words"),
     [
         ("return bars.close[1:]", r"returned float64 values of shape \(399,\) for the 400 days of a random walk"),
-        ("return ['a'] * len(bars.close)", "return one number a day"),
-        ("return {'a': 1.0}", "return one number a day"),
+        ("return ['a'] * len(bars.close)", "return an array with one number a day"),
+        ("return {'a': 1.0}", "return an array with one number a day"),
         ("return bars.close / undefined", "failed on the 400 days of a random walk: NameError: .* line 2"),
         ("bars.close[0] = 1.0", "read-only"),
         ("return {'a': bars.close} if len(bars.close) == 400 else {'b': bars.close}", "return the same names"),
