@@ -20,7 +20,7 @@ from eigen_core.trading.trades import DecidedTrades, trade_accounts, trade_day_b
 
 _MONTHS, _INDICATOR_DAYS = 12, 120
 FEWEST_SHIFTS = 19
-"""With fewer shifts no result can be significant at 5 %."""
+"""With fewer shifts in time (`shifts_of`) no result can be significant at 5 %."""
 
 _TRADERS = "random traders with the same days, sizes and holding times"
 _PORTFOLIOS = "random portfolios with the same weights in other assets"
@@ -32,7 +32,7 @@ V = TypeVar("V", bound=np.generic)
 def baseline_curves(
     prices: Prices, dates: NDArray[np.datetime64], config: Config, span: range
 ) -> Mapping[str, EquityCurve]:
-    """Return the equity of rules over a span, by name: they use prices alone, with the costs and fills of agents.
+    """Return the equity of simple trading rules over a span, by name; costs and fills are those of agents.
 
     Prices and dates, datetime64[D], are of all days; those after the span are not used. A rule leaves out assets
     without the prices that it needs; without any asset, the money stays cash. A year has `periods_per_year` days (252
@@ -49,9 +49,8 @@ def baseline_curves(
     reversal: every month the same money in the third with the lowest return over the last month (Jegadeesh 1990,
         "Evidence of predictable behavior of security returns", without its sold winners).
     classic: the trading rules of the system that Eigen replaces, driven by a fixed indicator instead of an agent: each
-        day the assets with the highest return over 120 days of those that are not held, `trading.purchases_per_day` of
-        them, are bought with the largest coefficient, and sold at `trading.max_target` or after
-        `trading.holding_days`.
+        day it buys, with the largest coefficient, the `trading.purchases_per_day` assets with the highest return over
+        120 days among those that are not held. It sells them at `trading.max_target` or after `trading.holding_days`.
     """
     trading = config.trading
     known = prices_of_span(prices, span, trading.holding_days)
@@ -87,7 +86,7 @@ def _returns(last_close: Values, span: range, since: int, until: int) -> Values:
 
 
 def equal_weights(chosen: NDArray[np.bool_]) -> Values:
-    """Return the same share in each of the chosen assets of each day, float64 `[days, assets]`."""
+    """Return equal weights of the assets chosen on each day, 0 for the others: float64 `[days, assets]`."""
     weights: Values = chosen / np.maximum(chosen.sum(axis=1, keepdims=True), 1)
     return weights
 
@@ -95,7 +94,7 @@ def equal_weights(chosen: NDArray[np.bool_]) -> Values:
 def _bought_once(prices: Prices, known: Prices, trading: TradingConfig, span: range) -> Values:
     """Return weights that buy each asset at its first fill, float64 `[days, assets]`; NaN: the position stays.
 
-    It buys the assets that have a first price but have not ended, on the first day of the span that has such assets.
+    These are the assets that have had a price and have not ended, on the first day of the span with such assets.
     """
     priced, session = (values[: span.stop].cpu() for values in (prices.tradable, prices.session))
     begun, ended = priced.cummax(0).values, ended_by(priced, session, trading.delisting_days)
@@ -138,8 +137,8 @@ class MatchedTraders:
     """Earnings of traders that resemble an agent.
 
     Attributes:
-        total_returns: last equity / capital - 1, float64 `[draws]`.
-        description: which traders they are, in words.
+        total_returns: last equity / capital - 1 of each, float64 `[draws]`.
+        description: what kind of traders they are, in words.
     """
 
     total_returns: Values
@@ -151,7 +150,7 @@ class MatchedTraders:
         return float(np.median(self.total_returns)) if len(self.total_returns) else None
 
     def quantile_of(self, total_return: float) -> float | None:
-        """Return the share of the traders that earned less, half of those that earned as much; None without traders."""
+        """Return the share of traders that earned less, plus half of those that earned as much; None without traders."""
         if not len(self.total_returns):
             return None
         below, equal = self.total_returns < total_return, self.total_returns == total_return
@@ -165,7 +164,7 @@ def _earnings(
     dates: NDArray[np.datetime64],
     config: Config,
 ) -> Values:
-    """Return the total returns of groups of trades or weights, `[draws x agents, ...]` or `[draws, agents, ...]`."""
+    """Return the total return of each draw; groups: trades `[draws x agents, ...]`, weights `[draws, agents, ...]`."""
     settings = share_of_capital(config.account, agents)
     finals = [np.empty(0)]
     for group in groups:
@@ -179,20 +178,21 @@ def _earnings(
 
 
 def share_of_capital(settings: AccountConfig, agents: int) -> AccountConfig:
-    """Return the settings of one of several accounts with equal shares of the capital."""
+    """Return the account settings of one of several agents that have equal shares of the capital."""
     return settings.model_copy(update={"capital": settings.capital / agents})
 
 
 def play_matched_traders(
     decided: DecidedTrades | Values, known: Prices, dates: NDArray[np.datetime64], config: Config, draws: int, key: str
 ) -> MatchedTraders:
-    """Return the earnings of `matched_traders` or `permuted_weights` with the accounts of the agents.
+    """Return the earnings of `matched_traders` of trades, or of `permuted_weights` of weights.
 
     Args:
         decided: trades of the agents, `[agents, days, K]`, or their weights, float64 `[agents, days, assets]`; each
             agent has an equal share of the capital.
         known, dates: prices of the span, as `prices_of_span` returns them, and its days, datetime64[D].
-        config, draws, key: the configuration, the number of traders, and the agents' key of the random numbers.
+        config, draws: the configuration, and the number of random traders or portfolios.
+        key: text for the seed of the random numbers, such as the name of the agents.
     """
     if isinstance(decided, DecidedTrades):
         traders = matched_traders(decided, known, config.trading, draws, config.seed, key)
@@ -204,7 +204,7 @@ def play_matched_traders(
 def matched_traders(
     trades: DecidedTrades, known: Prices, trading: TradingConfig, draws: int, seed: int, key: str
 ) -> Iterator[DecidedTrades]:
-    """Yield random traders for each agent of `trades`, in batches: `[traders x agents, days, K]`.
+    """Yield `draws` random traders for each agent of `trades`, in batches: `[traders x agents, days, K]`.
 
     A matched trader makes as many trades as the agent, decided on the same days, of the same sizes, with sales due on
     the same days; only the assets are random. So both earn the same from the market's own move, and from how often and
@@ -256,7 +256,7 @@ def _trades_at_close(
 
     Args:
         asset: int64 `[traders, agents, days, K]`; -1: nothing is bought.
-        due_day, coefficient: of each trade, or of each agent's trade; due_day -1: no trade.
+        due_day, coefficient: of the same shape, or `[agents, days, K]` for all traders alike; due_day -1: no trade.
         known, trading: prices of the span, and the rules.
     """
     fills = known.fills(trading)
@@ -286,13 +286,14 @@ def permuted_weights(weights: Values, tradable: NDArray[np.bool_], draws: int, s
     prices; only which assets have which weights is random.
 
     A draw is one permutation of all assets, for all days and agents. On days on which some assets are not tradable,
-    each of the others has the weight of the first tradable one that the permutation leads to, step by step: this too is
-    a permutation, and as few weights as possible change their asset when an asset begins or ends.
+    the permutation is repeated for each tradable asset until it leads to a tradable one: this too is a permutation, and
+    as few weights as possible change their asset when an asset begins or ends.
 
     Args:
         weights: weights of the agents, float64 `[agents, days, assets]`; 0 for assets that are not tradable.
         tradable: bool `[days, assets]`.
-        draws, seed, key: number of draws, and seed and key of the random numbers.
+        draws: number of draws.
+        seed, key: number and text that seed them.
     """
     sets, of_day = np.unique(tradable, axis=0, return_inverse=True)
     assets = np.arange(weights.shape[2])
@@ -321,14 +322,14 @@ def active_share(weights: Values, tradable: NDArray[np.bool_]) -> float:
 
 
 def fewest_days(trading: TradingConfig) -> int:
-    """Return the days that a backtest needs for `FEWEST_SHIFTS` shifts."""
+    """Return the number of days that a backtest needs for `FEWEST_SHIFTS` shifts in time."""
     return 2 * trading.holding_days + 1 + FEWEST_SHIFTS
 
 
 def shifts_of(days: int, trading: TradingConfig, most: int) -> NDArray[np.int64]:
-    """Return the shifts (days) of decisions in a circular span, longer than the holding time in both directions.
+    """Return by how many days to shift decisions around a span of `days`, by more than the holding time either way.
 
-    If there are more than `most`, `most` of them are chosen at equal distances.
+    If there are more than `most` shifts, `most` of them are chosen at equal distances.
     """
     every = np.arange(trading.holding_days + 1, days - trading.holding_days)
     if len(every) <= most:
@@ -354,7 +355,7 @@ def play_shifted(
     whose order is not filled at the other time is left out. The weights of assets that are not tradable at the other
     time go to those that are, in equal parts.
 
-    The arguments are those of `play_matched_traders`, and of `shifts_of`.
+    The arguments are those of `play_matched_traders`; `most`: see `shifts_of`.
     """
     shifts = shifts_of(len(dates), config.trading, most)
 

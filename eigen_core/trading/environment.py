@@ -39,10 +39,10 @@ class HeldPrices:
     """Prices that positions need, arranged so that those of one position lie close together in memory.
 
     Attributes:
-        values: float64 `[5, assets, days]`: the entry price of the day's decision, minus infinity if it buys nothing;
-            the price to compare sale targets with on the day after the decision, and on later days (the high, minus
-            infinity where no target can be reached, infinity where the holding time ends); the last known close; the
-            days from the decision to the sale that ends the holding time.
+        values: float64 `[5, assets, days]`. 0: the entry price of the day's decision, minus infinity if it buys
+            nothing. 1 and 2: the price to compare sale targets with, if the day is the first after the decision (1) or
+            a later one (2): the high, minus infinity where no target can be reached, infinity where the holding time
+            ends. 3: the last known close. 4: the days from the decision to the sale that ends the holding time.
         offsets: int64 `[2 longest, 1, 1]`, indices into the flat `values`, relative to the cell of a position's asset
             and decision: the entry price, the days to the sale, and on each day before the last the price to compare
             and the close.
@@ -79,8 +79,8 @@ class HeldPrices:
 class Positions:
     """The open positions of E episodes, from one decision to the next.
 
-    As orders do not move prices, all future observations of a position are known when it is opened. A table then gets
-    them: it holds the observations of the coming days if nothing more is bought.
+    As orders do not move prices, all future observations of a position are known when it is opened. They are written
+    into a table then: it holds the observations of the coming days if nothing more is bought.
     """
 
     def __init__(self, prices: HeldPrices, trading: TradingConfig, episodes: int) -> None:
@@ -117,8 +117,8 @@ class Positions:
     def at(self, step: int) -> tuple[Tensor, Tensor]:
         """Return the arguments `observed` and `later` of `open` for a step.
 
-        These are the observations, int64 `[E, A]`, with an asset's four values as one number, and the cells of the
-        first asset on each of the days after the step, int64 `[longest - 1, E, 1]`.
+        These are the observations, int64 `[E, A]`, with an asset's four values as one number, and the table's cells of
+        the first asset on each of the days after the step, int64 `[longest - 1, E, 1]`.
         """
         row = step % self._prices.longest
         return self._rows[row], self._cells_later[row]
@@ -235,7 +235,7 @@ def _require_finite(orders: Orders, reward: Tensor) -> None:
     if not bool(torch.isfinite(reward).all()):
         raise FloatingPointError(
             "The reward of an episode is not a finite number although the actions are: look for prices of zero or "
-            "infinity in the data, or bound trading.max_coefficient."
+            "infinity in the data, or set trading.max_coefficient."
         )
 
 
@@ -319,10 +319,10 @@ def check_first_days(prices: Prices, trading: TradingConfig, first_days: Tensor)
 
 
 def check_actions(shape: tuple[int, ...], coefficients: Tensor, targets: Tensor, ranks: Tensor | None) -> None:
-    """Raise `ValueError` if coefficients, targets or ranks have another shape."""
+    """Raise `ValueError` if coefficients, targets or ranks have another shape than `shape`."""
     for name, values in (("coefficients", coefficients), ("targets", targets), ("ranks", ranks)):
         if values is not None and values.shape != shape:
-            raise ValueError(f"{name} must be {list(shape)}, not {list(values.shape)}.")
+            raise ValueError(f"{name} must have shape {list(shape)}, not {list(values.shape)}.")
 
 
 class DecisionInputs(NamedTuple):
@@ -431,7 +431,7 @@ class TradingEnvironment:
                 coefficients serve as ranks.
 
         Raises:
-            RuntimeError: the episodes are over.
+            RuntimeError: the episodes are over, or `reset` was not called.
             FloatingPointError: at the last step, if an action for a chosen asset or a reward is not finite.
         """
         inputs = self.decision_inputs()
@@ -440,7 +440,7 @@ class TradingEnvironment:
 
     @torch.inference_mode()
     def decision_inputs(self) -> DecisionInputs | None:
-        """Return the inputs of the next decision; None on the days after `trading.trading_days`.
+        """Return the inputs of the next decision; None after the last one: from step `trading.trading_days` on.
 
         `step` calls this, `decide` and `end_day` in turn; a CUDA graph can capture `decide`.
         """
@@ -450,7 +450,7 @@ class TradingEnvironment:
             return None
         return DecisionInputs(self._first_days.unsqueeze(1) + self._step_index, *self._positions.at(self._step_index))
 
-    # In inference mode an operator costs a tenth less. Its tensors are not used outside of the environment.
+    # In inference mode an operator costs a tenth less. Its tensors are not used outside of this class.
     @torch.inference_mode()
     def decide(
         self, inputs: DecisionInputs, coefficients: Tensor, targets: Tensor, ranks: Tensor | None = None
@@ -494,7 +494,7 @@ class TradingEnvironment:
             RuntimeError: the episodes are not over, or trades were not recorded.
         """
         if not self._record_trades:
-            raise RuntimeError("Trades were not recorded: create the environment with record_trades=True.")
+            raise RuntimeError("Trades were not recorded: create the trading environment with record_trades=True.")
         self.summary()  # raises before their end
         orders, bought = self._orders()
         episode, step, _ = (index.cpu() for index in bought.nonzero(as_tuple=True))

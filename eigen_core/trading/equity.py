@@ -91,7 +91,7 @@ def concat_curves(curves: Sequence[EquityCurve]) -> EquityCurve:
     dates = np.concatenate([curve.dates for curve in curves])
     if len(wrong := np.flatnonzero(dates[1:] <= dates[:-1])):
         raise ValueError(
-            f"Spans must be in the order of their days, and {dates[wrong[0] + 1]} follows {dates[wrong[0]]}."
+            f"Spans must be in the order of their days, but {dates[wrong[0] + 1]} follows {dates[wrong[0]]}."
         )
     capital, factors = curves[0].capital, []
     for curve in curves:
@@ -112,7 +112,7 @@ def concat_curves(curves: Sequence[EquityCurve]) -> EquityCurve:
 
 
 def mean_curve(curves: Sequence[EquityCurve]) -> EquityCurve:
-    """Return the mean of accounts over the same days with the same capital: each has an equal share of it."""
+    """Return the mean of accounts over the same days with the same capital, each weighted equally."""
     equity = np.stack([curve.equity for curve in curves])
     positions = np.stack([curve.exposure for curve in curves]) * equity
     return EquityCurve(
@@ -153,7 +153,7 @@ def periods_per_year(dates: NDArray[np.datetime64], account: AccountConfig, span
     gaps = np.diff(dates[first if span is None else min(first, span.start) : stop]) / np.timedelta64(1, "D")
     if not len(gaps):
         raise ValueError(
-            "The days of a year cannot be estimated from one date: give more, or account.periods_per_year."
+            "Trading days per year cannot be estimated from one date: give more dates, or account.periods_per_year."
         )
     counted = gaps[gaps <= max(_LONGEST_REST, _LONGEST_REST_IN_SPACINGS * float(np.median(gaps)))]
     years = float(counted.sum()) / DAYS_OF_YEAR

@@ -19,7 +19,7 @@ _FEWEST = 10
 
 
 def market_gains(prices: Prices, trading: TradingConfig) -> Tensor:
-    """Return the mean gain of a random asset: float64 `[days, longest + 1]`, NaN where none can be bought.
+    """Return the mean gain of a random asset: float64 `[days, Fills.longest + 1]`, NaN where none can be bought.
 
     Entry [t, h] is the mean net gain (a fraction) over all assets that a decision on day t can buy, each sold at the
     fill of a sale that is due on day t + h, slippage and costs paid; see `Fills`. A trade is compared with the value at
@@ -39,7 +39,7 @@ def market_gains(prices: Prices, trading: TradingConfig) -> Tensor:
 
 
 def newey_west_lags(days: int) -> int:
-    """Return the lags for the standard error of daily returns: 4 (days / 100)^(2 / 9) (Newey and West 1994)."""
+    """Return the lags (days) for the standard error of daily returns: 4 (days / 100)^(2 / 9) (Newey and West 1994)."""
     return int(4.0 * (days / 100.0) ** (2.0 / 9.0))
 
 
@@ -62,7 +62,7 @@ def mean_excess(
         excess: sum of the gains of each decision's trades beyond the market (fractions), `[episodes, decisions]`.
         number: trades of each decision, `[episodes, decisions]`.
         starts: day of each episode's first decision, `[episodes]`; episodes may overlap.
-        lags: days after a decision whose trades overlap with its trades.
+        lags: number of days after a decision on which trades are decided that overlap with its trades.
         periods_per_year: if given, observations are daily returns, and mean and error are annualised by it. None: they
             are per trade.
     """

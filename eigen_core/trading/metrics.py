@@ -1,6 +1,6 @@
 """Metrics of an account: return, risk, both against a benchmark, and the gain by asset and month.
 
-Names are those of quantstats; `docs/report.md` says where definitions differ from its own and why.
+Names are those of the library quantstats; `docs/report.md` says where and why definitions differ from it.
 """
 
 from dataclasses import dataclass
@@ -89,7 +89,7 @@ def compute_metrics(
     if not len(curve.dates) or not (curve.equity >= 0.0).all():
         lowest = curve.equity.min(initial=np.inf)
         raise ValueError(
-            f"Metrics need at least one day, and no equity below 0: {len(curve.dates)} days, lowest {lowest}."
+            f"Metrics need 1 day or more, and no equity below 0; here: {len(curve.dates)} days, lowest equity {lowest}."
         )
     returns, days = curve.returns, len(curve.dates)
     daily_risk_free = daily_rates(risk_free, curve.dates)
@@ -137,7 +137,7 @@ def _against(
         return None, None, None
     if not np.array_equal(curve.dates, benchmark.dates):
         raise ValueError(
-            f"The benchmark's {len(benchmark.dates)} days are not the {len(curve.dates)} days of the account."
+            f"The benchmark ({len(benchmark.dates)} days) and the account ({len(curve.dates)}) must have the same dates."
         )
     returns, market = curve.returns, benchmark.returns
     difference = returns - market
@@ -174,7 +174,7 @@ def _probabilistic_sharpe(excess: Values) -> float | None:
 
 
 def _longest(dates: NDArray[np.datetime64], below: NDArray[np.bool_]) -> int:
-    """Return the calendar days of the longest run of days in `below`."""
+    """Return the calendar days of the longest sequence of `dates` on which `below` is true."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], below, [False]))))
     first, last = edges[::2], edges[1::2] - 1
     return int(((dates[last] - dates[first]) // _DAY + 1).max(initial=0))

@@ -21,7 +21,7 @@ Money = TypeVar("Money", float, Values, Tensor)
 
 @dataclass(frozen=True)
 class OrderCosts:
-    """Transaction cost of each side, and slippage of an order at the market, as fractions of a price."""
+    """Transaction cost of a purchase or a sale, and slippage of an order at the market, as fractions of a price."""
 
     cost: float
     slippage: float
@@ -99,8 +99,8 @@ class Fills:
             a day after `Prices.last_day` where it is not filled.
         exit, exit_offset: float64, int64, by the day of the decision: the same for the sale that ends the holding
             time, as days after the decision.
-        due_offset: int64, by the day of the decision: days to the day on which that sale is due; less than
-            `exit_offset` where the sale waits.
+        due_offset: int64, by the day of the decision: days to the day on which the sale that ends the holding time is
+            due; less than `exit_offset` where this sale waits.
         target_offset: int64, by the day of the decision: the last day after it on which a sale target can be reached.
         ended: bool, the asset counts as ended on the day.
         sale_delisted: bool, by the day on which a sale is due: it is booked because the asset has ended.
@@ -150,7 +150,7 @@ class Fills:
             row, column = missing.nonzero()[0].tolist()
             raise InputError(
                 "trading.delisting_loss is empty, as in runs of earlier versions, which need a price of every symbol "
-                f"on all days after its first. Price column {column} does not trade on day {row} (both from 0): "
+                f"on all days after its first. Symbol number {column} does not trade on day {row} (both from 0): "
                 "results would be wrong. Train a new run."
             )
 

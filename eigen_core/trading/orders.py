@@ -64,13 +64,13 @@ def concat_orders(parts: list[Orders]) -> Orders:
 
 
 def batch_slices(count: int, cells: int) -> list[slice]:
-    """Cut `count` items of `cells` values each into batches that are computed at a time."""
+    """Return slices that cut `count` items of `cells` values each into batches, which bounds memory."""
     step = max(1, _CELLS_AT_A_TIME // cells)
     return [slice(start, start + step) for start in range(0, count, step)]
 
 
 def sum_of_day(values: Tensor) -> Tensor:
-    """Sum the orders of each decision one by one, `[..., K]` to `[...]`: the bits do not depend on their number."""
+    """Sum each decision's orders one by one, `[..., K]` to `[...]`: bits do not depend on the number of decisions."""
     return reduce(torch.add, values.unbind(-1))
 
 
@@ -135,7 +135,7 @@ def _float32_from(value: float) -> float:
 def orders_of(
     prices: Prices, trading: TradingConfig, days: Tensor, asset: Tensor, coefficient: Tensor, target: Tensor
 ) -> Orders:
-    """Return the orders of decisions, `[..., K]` on `days`, int64 `[...]`; the caller leaves out assets it holds."""
+    """Return the orders `[..., K]` of decisions on `days`, int64 `[...]`, also for assets that are held already."""
     days = days.unsqueeze(-1)
     trades = resolve_orders(prices, trading, days, asset, target)
     gain = OrderCosts.of(trading).net_gain(trades.entry, trades.exit)
@@ -206,7 +206,7 @@ def resolve_orders(prices: Prices, trading: TradingConfig, days: Tensor, assets:
 
 @cache
 def _days_held(holding: int, columns: int, dimensions: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the days after a decision, the distance of their prices from its own, and the days left on them.
+    """Return the days after a decision, the offsets of their prices in the flat `[days, assets]`, and the days left.
 
     Each is `[holding, 1, ...]` with `dimensions` ones. The last has the smallest integer type, which is the fastest.
     """

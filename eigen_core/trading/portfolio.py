@@ -36,7 +36,7 @@ def smooth_scores(wanted: Tensor, speeds: Tensor) -> Tensor:
     """Return the scores of all days: on the first as wanted, then moved every day (`move_scores`).
 
     The recurrence is linear, so days are joined in pairs, then in fours, and so on (Hillis and Steele 1986, "Data
-    parallel algorithms", "Sum of an array": all partial sums). Both are `[..., days, assets]`.
+    parallel algorithms", "Sum of an array": all partial sums). Arguments and result: `[..., days, assets]`.
     """
     kept = torch.cat([torch.zeros_like(speeds[..., :1, :]), 1.0 - speeds[..., 1:, :]], dim=-2)
     scores = wanted * (1.0 - kept)
@@ -69,7 +69,7 @@ def equal_weights_like(weights: Tensor, tradable: Tensor) -> Tensor:
 
 
 def _shares(scores: Tensor, tradable: Tensor) -> Tensor:
-    """Softmax with cash, by hand: the rounding of torch's backward pass depends on the number of threads."""
+    """Return the softmax with cash, by hand: the rounding of torch's backward pass depends on the number of threads."""
     masked = scores.masked_fill(~tradable, _MASKED)
     highest = masked.detach().amax(-1, keepdim=True).clamp_min(0.0)
     powers = torch.exp(masked - highest)
@@ -103,7 +103,7 @@ def rebalance(held: Tensor, wanted: Tensor, stays: Tensor | None, costs: OrderCo
 
     Returns:
         Weights after the fill, as shares of the equity after costs; purchases (below 0: sales) and their costs, as
-        shares of the equity before; all `[..., assets]`.
+        shares of the equity before costs; all `[..., assets]`.
     """
     weights = wanted if stays is None else _affordable(held, wanted, stays)
     change = weights - held
@@ -112,7 +112,7 @@ def rebalance(held: Tensor, wanted: Tensor, stays: Tensor | None, costs: OrderCo
 
 
 def _affordable(held: Tensor, wanted: Tensor, stays: Tensor) -> Tensor:
-    """Return the weights before costs where some positions stay."""
+    """Return the weights that the cash can pay where some positions stay, before costs."""
     borrowed = (wanted.sum(-1, keepdim=True) - 1.0).clamp_min(0.0)
     wanted = torch.where(stays, held, wanted)
     bought = (wanted - held).clamp_min(0.0)
@@ -123,7 +123,7 @@ def _affordable(held: Tensor, wanted: Tensor, stays: Tensor) -> Tensor:
 
 
 def _without_costs(weights: Tensor, stays: Tensor, paid: Tensor) -> Tensor:
-    """Take costs from cash and from the positions that do not stay; return the weights in the equity after them."""
+    """Take costs from cash and the positions that do not stay; return weights as shares of the equity after costs."""
     costs = paid.sum(-1, keepdim=True)
     trades = 1.0 - weights.masked_fill(~stays, 0.0).sum(-1, keepdim=True)
     # With short sales, cash and filled positions can be worth less than the costs: then cash alone pays.
@@ -138,8 +138,8 @@ class Rebalancing:
     """Returns and fills of target weights by the day of the decision, `[days, assets]`.
 
     Attributes:
-        returns: float, from the fill of a day's decision to the fill of the next day's, as a fraction.
-        stays: bool, the day's order is not filled: the position stays as it is. Not before the asset's first close.
+        returns: float, of each asset from the fill of a day's decision to the fill of the next day's, as a fraction.
+        stays: bool, the day's order is not filled: the position stays as it is. False before the asset's first close.
         ended: bool, the asset counts as ended on the day of the decision (`Fills`): the position is paid out.
         halted: bool on the host, days on which some position stays or is paid out. After `on` with a tensor, those of
             the whole table.
@@ -153,7 +153,7 @@ class Rebalancing:
 
     @classmethod
     def of(cls, prices: Prices, trading: TradingConfig) -> Self:
-        """Compute the table of all days whose next day has a fill too, float64."""
+        """Compute the table of all days for which the prices reach to the fill of the next day's decision, float64."""
         fills, worth = prices.fills(trading), worth_at_fills(prices, trading)
         returns = (worth[1:] / worth[:-1] - 1.0).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
         # Before its first close an asset is not held, and has no weight.
@@ -162,7 +162,7 @@ class Rebalancing:
         return cls(returns, stays, ended, (stays | ended).any(-1).cpu().numpy(), OrderCosts.of(trading))
 
     def on(self, days: Tensor | slice, dtype: torch.dtype = torch.float64) -> "Rebalancing":
-        """Return the table of some days; an index of any shape `[..., days]`, or a slice."""
+        """Return the table of some days: an index of any shape `[..., days]`, or a slice."""
         returns = self.returns[days].to(dtype)
         # Days on the device are not read back: the whole table's days include them.
         halted = self.halted[days] if isinstance(days, slice) else self.halted
@@ -323,7 +323,7 @@ def weights_accounts(
 
 
 def values_of(shares: Values, price: Values) -> Values:
-    """Return the value of shares; 0 for no shares also without a price."""
+    """Return the value of shares; 0 where there are no shares, even without a price."""
     values: Values = np.where(shares != 0.0, shares * price, 0.0)
     return values
 
@@ -337,7 +337,7 @@ def changes_to_weights(
     trading: TradingConfig,
     settings: AccountConfig,
 ) -> tuple[Values, Values]:
-    """Return the shares to buy of each asset, below 0: to sell, to bring accounts to weights, and the costs.
+    """Return how many shares to buy (below 0: to sell) to bring accounts to target weights, and the costs.
 
     Args:
         weights, shares: float64 `[traders, assets]`, targets and holdings.

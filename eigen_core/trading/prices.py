@@ -17,7 +17,7 @@ from eigen_core.trading.order_fills import Fills
 MAX_ASSETS = 2**16
 """Largest number of assets."""
 NOT_TRADABLE = MAX_ASSETS**2 * 2**31
-"""More than any key that sorts assets (`choose_assets`): less by this, a key is negative."""
+"""Greater than any key that sorts assets (`choose_assets`): a key minus this is negative."""
 
 
 def _last_known(prices: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -51,7 +51,7 @@ class Prices:
         tradable: bool, the asset has a close above zero on the day.
         missing: bool, the asset has no price at all on the day.
         precedence: int64, place of an asset in the order of its day, from 0, times `MAX_ASSETS`, plus the asset: among
-            equal ranks the highest comes first. The order depends on the date and the columns alone. Less by
+            equal ranks the highest comes first. The order depends on the date and the columns alone. Minus
             `NOT_TRADABLE` where the asset is not tradable.
         session: bool, the market of the asset is open; see `sessions_of`.
         last_day: int64 `[days]`, the last day whose prices an order of the day may use: the end of its split.

@@ -66,7 +66,7 @@ def prices_fingerprint(prices: CleanPrices) -> str:
 
 
 def _stationary_days(days: int, generator: np.random.Generator) -> NDArray[np.int64]:
-    """Draw blocks of days of geometric lengths, around the end to the first day: int64 `[days]`."""
+    """Draw blocks of consecutive days of geometric lengths; the first day follows the last: int64 `[days]`."""
     begins = generator.random(days) < 1.0 / MEAN_BLOCK_DAYS
     begins[0] = True
     first = np.flatnonzero(begins)[np.cumsum(begins) - 1]
@@ -76,7 +76,7 @@ def _stationary_days(days: int, generator: np.random.Generator) -> NDArray[np.in
 
 
 def _days_taken(drawn: NDArray[np.int64], priced: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the sources of a column's bars among its own days but the first, which has no return."""
+    """Return the days whose bars a column takes: `drawn`, or where it has no return then, another of its own days."""
     own = priced[1:] if len(priced) > 1 else priced
     position = np.minimum(np.searchsorted(own, drawn), len(own) - 1)
     result: NDArray[np.int64] = np.where(own[position] == drawn, drawn, own[drawn % len(own)])
@@ -163,7 +163,7 @@ def persistent_noise(seed: int, days: int, columns: int, horizon: int) -> Values
 
 
 def with_feature(panel: Panel, name: str, values: Values, definition: str) -> Panel:
-    """Return a panel with one more feature, float64 `[days, columns]`; `definition` enters the new fingerprint."""
+    """Return a panel with one more feature, float64 `[days, columns]`; the new fingerprint hashes `definition`."""
     return replace(
         panel,
         features=np.concatenate([np.asarray(panel.features), values[..., None].astype(np.float32)], axis=2),

@@ -35,7 +35,7 @@ class DecidedTrades:
         target: float64, price of one share at which it is sold before its last day; NaN: none.
         coefficient: float64, of the agent.
         at_target: bool, the sale is at the target, which costs no slippage.
-        delisted: bool, the asset has ended (`Fills`).
+        delisted: bool, the sale is booked because the asset has ended (`Fills`).
         at_open: bool, the fill is at the open: sales of its day come after it.
     """
 
@@ -272,13 +272,14 @@ class _AccountKeeper:
 
 
 Decide = Callable[[int, Tensor], tuple[Tensor, ...]]
-"""From a day of the span and portfolios `[traders, assets, 4]` to the arguments of `TradingEnvironment.step`."""
+"""Turns a day of the span and portfolios `[traders, assets, 4]` into the arguments of `TradingEnvironment.step`."""
 
 
 def trade_day_by_day(known: Prices, trading: TradingConfig, days: int, traders: int, decide: Decide) -> DecidedTrades:
     """Let traders decide after the close of each day of a span, as in one long episode of `TradingEnvironment`.
 
-    The prices of the span are as `prices_of_span` returns them, with `trading.holding_days` days after it.
+    `known` has the prices of the span's `days` days, and `trading.holding_days` more days, as `prices_of_span` returns
+    them: traders decide on the first `days` of these.
     """
     as_one = {"trading_days": days, "settlement_days": trading.holding_days, "credit": "decision"}
     environment = TradingEnvironment(known, trading.model_copy(update=as_one), record_trades=True)
