@@ -28,7 +28,7 @@ from eigen_core.market.build import TrainingDays, inference_panel
 from eigen_core.training.runs import Run
 
 _UNCHECKED = "eigen act 1"
-"""Format of ledgers of earlier versions, without a checksum."""
+"""Format of ledgers that earlier versions of Eigen wrote, without a checksum."""
 _ANOTHER_FILE = "give another file with --ledger"
 
 KnownPrices = tuple[float | None, float | None, float | None]
@@ -42,7 +42,7 @@ class ActLedger(BaseModel):
         champion: SHA-256 of the weights.
         began: date of the first orders.
         days: orders issued after each day, by date.
-        prices: by date (from the start of the first window on) and symbol, as first seen; empty in older files.
+        prices: by date (from the first day of the first window on) and symbol, as first seen; empty in older files.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -84,7 +84,7 @@ def read_ledger(path: Path) -> ActLedger | None:
             "Restore a copy of it, or start another ledger with --ledger."
         ) from error
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is no ledger of orders: move it away, or name another with --ledger.") from error
+        raise InputError(f"{path} is no ledger of orders: move it away, or name another file with --ledger.") from error
 
 
 def write_ledger(ledger: ActLedger, path: Path) -> None:
@@ -230,7 +230,7 @@ def act(store: str, run: str, *, data: str | None = None, date: str | None = Non
 
     Args:
         store, run: URL of the store, name of the run.
-        data: newer prices; None: the run's.
+        data: path of newer prices; None: the run's prices.
         date: the day; None: the last day of the prices.
         ledger: file of the ledger; None: `act.json` in the run's local folder.
 
@@ -292,7 +292,7 @@ def _require_ledger(kept: ActLedger, path: Path, champion: str, manifest: Manife
         )
     last = kept.last_date
     if date is not None and date < last:
-        raise InputError(f"{path} has orders up to {last}, which is after {date}: act on {last} or later.")
+        raise InputError(f"{path} has orders up to {last}, which is after {date}: give {last} or a later date.")
 
 
 def _panel(run: Run, config: Config, contents: RunContents, manifest: Manifest, date: str | None) -> Panel:
@@ -306,7 +306,8 @@ def _panel(run: Run, config: Config, contents: RunContents, manifest: Manifest, 
     except ValidationError as error:
         name = run.name
         raise InputError(
-            f"The facts about the champion of run '{name}' are invalid: try `eigen verify {name}`."
+            f"{CHAMPION}.json of run '{name}' has no valid symbols, features or training days: find damaged files with "
+            f"`eigen verify {name}`."
         ) from error
     if training is None:
         # Runs of earlier versions lack it: derive it from the prices that they were trained on.
@@ -321,7 +322,7 @@ def _orders(config: Config, panel: Panel, weights: Tensor, kept: ActLedger, path
             f"The prices end on {dates[-1]}, but {path} has orders up to {kept.last_date}: give newer prices."
         )
     if kept.began not in dates:
-        raise InputError(f"{path} begins on {kept.began}, of which there are no prices: give prices of that day too.")
+        raise InputError(f"{path} begins on {kept.began}, a day without prices: give prices that include this day.")
     with computing_threads(config.threads):
         backtest = task_backtest(config, panel, resolve_device(config.device))
         return backtest.next_orders(weights, dates.index(kept.began))

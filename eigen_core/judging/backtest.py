@@ -60,7 +60,7 @@ class SpanResult:
 
     Attributes:
         curve: the account; for several agents, the sum of their accounts.
-        trades: one row each: columns of `TradedAccounts.table` or `WeightsAccounts.table`, and the index `agent`.
+        trades: one row each: columns of `TradedAccounts.table` or `WeightsAccounts.table`, and `agent`, its number.
         interest: earned on cash (money).
         one_portfolio: all agents trade one common portfolio.
         baselines: other accounts on the same days, by name; `initial_population` is the mean of untrained agents.
@@ -69,7 +69,7 @@ class SpanResult:
         alpha: part of the excess that the market's own gain does not explain; None with too few trades or days.
         holding_days: longest time from a decision to its exit; 1 for the task `portfolio`.
         periods_per_year: trading days per year; see `eigen_core.trading.equity`.
-        risk_free: annual rate.
+        risk_free: annual rate (a fraction).
         timing: earnings of the same decisions shifted to other times.
         baskets: baselines that hold all assets; the first is the benchmark of metrics and alpha.
         weights: share of the equity in each asset at each close, a row a day, a column a symbol; the rest is cash. None
@@ -281,7 +281,7 @@ class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
         Args:
             weights: float32 `[agents, parameters]`.
             span: days of the panel; a whole window lies before the first decision.
-            key: of the random draws of matched traders.
+            key: text for the seed of matched traders, such as the name of the agents.
             ensemble: the agents trade one portfolio, by the means of their actions.
             draws: number of matched random traders.
         """
@@ -303,7 +303,7 @@ class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
         one_portfolio: bool = False,
         draws: int = DRAWS,
     ) -> SpanResult:
-        """Return the earnings of `agents` decisions; `initial`: the account of the baseline `initial_population`."""
+        """Return the earnings of decisions of `agents` agents; `initial`: account of baseline `initial_population`."""
         config, panel, dates = self.config, self.panel, np.asarray(self.panel.dates)
         accounts = self.accounts(decided, span, share_of_capital(config.account, agents))
         tables = [accounts.table(agent, panel.symbols).assign(agent=agent) for agent in range(agents)]
@@ -465,7 +465,7 @@ def _with_a_day_at_the_last_close(prices: Prices) -> Prices:
 
 
 def _latest_exit(panel: Panel, sessions: NDArray[np.bool_], decided: int, asset: int, holding_days: int) -> str | None:
-    """Return the date on which a sale is due, by the asset's weekdays without holidays; None if it is due already."""
+    """Return the date on which a sale is due if the asset trades on all of its usual weekdays; None: already due."""
     left = holding_days - int(sessions[decided + 1 :, asset].sum())
     if left <= 0:
         return None

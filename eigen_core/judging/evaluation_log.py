@@ -3,7 +3,7 @@
 A look stays when its run is removed. It is a small object that is created once, so several machines can add looks.
 
 Each look is also in an entry of a chain: numbered objects that are created once, each with the SHA-256 of the previous
-entry. The entry reveals that its look was changed or deleted, and still counts. The next entry reveals a changed or
+entry. The entry reveals that its look was changed or deleted, and still counts it. The next entry reveals a changed or
 deleted entry; for the newest entry, `Head` does. The first entry lists the looks from before the chain existed.
 Functions raise `InputError` and `StoreUnavailableError` as `Store` does.
 """
@@ -88,7 +88,7 @@ def _head_or_new(store: Store) -> Head:
 
 
 def _keep_head(store: Store, head: Head) -> None:
-    """Write the head to the store and a copy to this machine; if only the copy fails, log it."""
+    """Write the head to the store and a copy to this machine; log a warning if only the copy fails."""
     content, path = head.model_dump_json().encode(), _copy_of(store)
     store.put(LEDGER_HEAD, content)
     try:
@@ -96,7 +96,7 @@ def _keep_head(store: Store, head: Head) -> None:
             file.write(content)
     except OSError as error:
         logger.warning(
-            "Cannot copy the evaluation log's newest hash to %s (%s): deleted looks may go unnoticed.", path, error
+            "Cannot copy the evaluation log's newest hash to %s (%s): deleted results may go unnoticed.", path, error
         )
 
 
@@ -199,7 +199,7 @@ def record_look(store: Store, look: Look) -> None:
 
 
 def _newest_entry(store: Store, ledger: str) -> Head:
-    """Return number and hash of the newest entry in the chain, the head or its local copy; number 0 without entries."""
+    """Return number and hash of the newest entry that chain, head or its local copy names; number 0 without entries."""
     heads = [head for head in (_stored_head(store), _copied_head(store)) if head is not None and head.ledger == ledger]
     newest = max(_names(store, LOOKS_CHAIN, _ENTRY), default=None)
     if newest is not None:
@@ -212,7 +212,7 @@ def _newest_entry(store: Store, ledger: str) -> Head:
 def looks_at(store: Store, symbols: Sequence[str], first: str, last: str) -> Looks:
     """Return the looks that share a day from `first` to `last` and a symbol, with the damages of the log.
 
-    The chain replaces changed or deleted looks. A look whose days are unknown counts for all days.
+    Changed or deleted looks are read from the chain. A look whose days are unknown counts for all days.
     """
     ledger = _EvaluationLog.read(store)
     known: dict[tuple[str, str], Look] = {}
@@ -244,7 +244,7 @@ class _EvaluationLog(NamedTuple):
 
     @classmethod
     def read(cls, store: Store) -> Self:
-        # Before the entries, since an entry is written before its head.
+        # Read before the entries, since an entry is written before its head.
         stored, copied = _stored_head(store), _copied_head(store)
         heads = [head for head in (stored, copied) if stored and head and head.ledger == stored.ledger]
         entries, lost = _chain(_contents(store, _names(store, LOOKS_CHAIN, _ENTRY)), heads)
@@ -356,11 +356,11 @@ def keep_look(
     one_portfolio: bool = False,
     sharpe: float | None = None,
 ) -> None:
-    """Add a look with agents of a run to the log.
+    """Add the look of agents of a run to the log.
 
     Args:
         store, run, config: of the run; the configuration has the account's settings.
-        days: first and last (YYYY-MM-DD), and the symbols traded.
+        days: first day, last day (YYYY-MM-DD), and the symbols traded.
         weights: float32 `[agents, parameters]`.
         one_portfolio: the agents traded one common portfolio.
         sharpe: daily Sharpe ratio; None: not known yet.

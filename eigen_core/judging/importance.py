@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 INTERVAL = (5.0, 95.0)
 """Percentiles of the draws that bound an interval."""
 LOW_CHANGE = 0.01
-"""A column is hardly used if moving it changes an agent's decisions on at most this share of the days."""
+"""A column is hardly used if shifting it in time changes an agent's decisions on at most this share of the days."""
 _NEAREST = 0.1
 
 _Part = tuple[slice | int, slice | int]
@@ -43,8 +43,8 @@ class Importance:
     """Effect of shifting a feature or column in time; intervals are over the draws (5 to 95 %).
 
     Attributes:
-        changed: share of the days with another purchase or none; for a portfolio, the mean share that moves to other
-            assets.
+        changed: share of the days on which the agent buys another asset or none; for a portfolio, the mean share of the
+            equity that moves to other assets.
         excess_lost: loss of excess over the market, per trade or, for a portfolio, per year (%); None without trades.
     """
 
@@ -65,7 +65,7 @@ def importance(
         weights: of the agents, float32 `[agents, parameters]`, on the device that computes.
         starts: first days of the episodes that each agent plays.
         days: days of these episodes and of the windows before them.
-        draws: random shifts of each feature and column.
+        draws: number of random shifts of each feature and column.
 
     A draw shifts the values of a feature (in all columns) or of a column (all features) cyclically within `days`: they
     keep their distribution, course and correlations, but lose their relation to the day (permutation importance,
@@ -129,7 +129,7 @@ def _importance(name: str, usual: _Played, moved: Sequence[_Played]) -> Importan
 
 
 def _changed(usual: NDArray[np.float64], moved: NDArray[np.float64]) -> float:
-    """Return the mean share that moves to other assets, or to none."""
+    """Return the mean share of the decisions that moves to other assets, or to none."""
     more = moved - usual
     return float(np.maximum(np.maximum(more, 0.0).sum(axis=2), np.maximum(-more, 0.0).sum(axis=2)).mean())
 
@@ -147,7 +147,7 @@ class RunImportance:
         agent: champion, champions, elites, or an agent's number.
         generations: of the agents, the newest first; `generation` is the newest of them.
         first, last: validation days, as YYYY-MM-DD.
-        draws: random shifts of each feature and column.
+        draws: number of random shifts of each feature and column.
         features, columns: means over the agents, the most important first, with the widest bounds.
         low_columns: columns that no agent uses much, by the upper bound of `changed` (`LOW_CHANGE`).
         persistent_low_features, persistent_low_columns: see `persistently_low`.
@@ -178,7 +178,7 @@ def run_importance(
         agent: `champion`, `champions` (of the kept generations, each once), `elites`, or the number of an agent of the
             newest generation.
         generations: number of newest kept generations from which `champions` come; None: all.
-        draws: random shifts of each feature and column.
+        draws: number of random shifts of each feature and column.
 
     Raises:
         InputError: as `backtest` does.
@@ -217,7 +217,7 @@ def run_importance(
 
 
 def persistently_low(found: Sequence[Sequence[Importance]]) -> tuple[str, ...]:
-    """Return the features or columns that are low for most agents, in alphabetical order; none for a single agent.
+    """Return features or columns of low importance for most agents, in alphabetical order; none for a single agent.
 
     Low: the interval of `changed` reaches 0, or `changed` is in the lowest tenth.
     """
@@ -241,7 +241,7 @@ def _champions(run: Run, generations: int | None) -> tuple[Tensor, tuple[int, ..
             weights = stored_weights(contents, manifest, CHAMPION)
         except DamagedGenerationError as error:
             logger.warning(
-                "Run '%s': generation %d is left out of the means (%s).", run.name, manifest.generation, error
+                "Run '%s': generation %d is left out of the mean importance (%s).", run.name, manifest.generation, error
             )
             continue
         champions.setdefault(weights.numpy().tobytes(), weights)

@@ -79,8 +79,8 @@ def backtest(
     Args:
         store, run: URL of the store, name of the run.
         span: `holdout`, `validation`, or two dates, FIRST:LAST; None: the holdout of a finished run.
-        agent: `champion`; the number of an agent of the newest generation; `elites`, each with an equal share of the
-            capital; `ensemble`, which trades one portfolio by the means of the elites' actions.
+        agent: `champion`; the number of an agent of the newest generation; `elites` or `population`, each agent with an
+            equal share of the capital; `ensemble`, which trades one portfolio by the means of the elites' actions.
         settings: of the section `account`, as key=value.
         draws: number of matched random traders.
 
@@ -151,7 +151,9 @@ def agents_on_market(run: Run, config: Config, agent: str) -> tuple[torch.Tensor
 
 def require_prices(config: Config, run: str) -> None:
     if not has_prices(config.task):
-        raise InputError(f"Run '{run}' plays {config.task}, which has no prices: name a run of market or portfolio.")
+        raise InputError(
+            f"Run '{run}' plays {config.task}, which has no prices: name a run with task market or portfolio."
+        )
 
 
 def _with_account(config: Config, settings: Iterable[str]) -> Config:
@@ -169,8 +171,8 @@ def _default_span(status: RunStatus) -> str:
         raise InputError(f"Run '{status.run}' has no holdout days: choose other days, such as --slice validation.")
     if status.generation < status.config.generations:
         raise InputError(
-            f"Run '{status.run}' has {status.generation} of {status.config.generations} generations. Results on its "
-            "holdout that influence later choices are no test of these: give --slice validation until the run is "
+            f"Run '{status.run}' has {status.generation} of {status.config.generations} generations. If you choose "
+            "by results on the holdout, it no longer tests your choice: give --slice validation until the run is "
             "finished, or --slice holdout to use it now."
         )
     return "holdout"
@@ -216,8 +218,8 @@ def _panel_of(contents: RunContents, manifest: Manifest, config: Config) -> Pane
     trained_on = facts.get("panel") if isinstance(facts, dict) else None
     if trained_on != panel.fingerprint:
         raise InputError(
-            f"Run '{contents.name}' was trained on other data: the hash of its panel was {str(trained_on)[:12]}, and "
-            f"is {panel.fingerprint[:12]} now. Set EIGEN_DATA to the data that it was trained on."
+            f"Run '{contents.name}' was trained on other data: their hash was {str(trained_on)[:12]}, and is "
+            f"{panel.fingerprint[:12]} now. Set the environment variable EIGEN_DATA to the data of the training."
         )
     return panel
 

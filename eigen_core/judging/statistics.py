@@ -74,7 +74,7 @@ def deflated_sharpe(excess: Values, looks: int, looked_at: Sequence[float] = ())
 def superiority(returns: Values, baselines: Mapping[str, Values], seed: int) -> float | None:
     """Return the p-value of the lead over the best baseline: the greatest p-value over all baselines.
 
-    For each baseline, Hansen's test of the hypothesis that the returns are not greater in the mean (Hansen 2005, "A
+    For each baseline, Hansen's test of the hypothesis that the mean return is not greater than its own (Hansen 2005, "A
     test for superior predictive ability", consistent p-value). None without a baseline that differs. `returns` and each
     baseline are float64 `[days]`.
     """
@@ -106,5 +106,5 @@ def interquartile_mean(values: Values, seed: int) -> tuple[float, float, float]:
 
 
 def corrected(pvalue: float, looks: int) -> float:
-    """Return the p-value of the best of `looks` independent results (Sidak 1967)."""
+    """Return `pvalue`, of the best of `looks` independent results, corrected for their number (Sidak 1967)."""
     return float(-np.expm1(max(looks, 1) * np.log1p(-min(pvalue, 1.0 - 1e-15))))

@@ -27,7 +27,7 @@ from eigen_core.training.runs import is_changeable, require_same_definition
 
 _DEFINITION = "definition"
 _REASON = "reason"
-# Most draws for settings that were not tried before.
+# Largest number of draws to find settings that were not tried before.
 _ATTEMPTS = 100
 
 Space = Mapping[str, Any]
@@ -74,7 +74,7 @@ def space_of(varied: Sequence[str], preset: str | None, given: Sequence[str]) ->
         # Refuses unknown settings.
         parse_assignments([text])
         if key in space or key in fixed:
-            raise InputError(f"{key} is given to --vary and once more, to --vary or as a setting: give it once.")
+            raise InputError(f"{key} is given to --vary, and once more to --vary or as a setting: give it once.")
         if key == "seed":
             raise InputError("--vary seed: give --seeds N, so that each trial is trained with the same seeds.")
         if key in ("preset", "generations") or is_changeable(key) or settings()[key].kind in ("integers", "strings"):
@@ -151,8 +151,8 @@ class Study:
     def suggest(self) -> int | None:
         """Add a trial and return its number; None if all combinations were tried.
 
-        Its settings depend on the configuration's seed, its number and earlier results. They do not repeat, unless a
-        range of real numbers is varied and many draws find nothing new.
+        Its settings depend on the configuration's seed, the trial's number and earlier results. They do not repeat,
+        unless a range of real numbers is varied and many draws find nothing new.
         """
         trials = self._study.trials
         number, space = len(trials), self._definition.space
@@ -183,7 +183,7 @@ class Study:
         return drawn
 
     def is_behind(self, number: int, reached: Sequence[float]) -> bool:
-        """Report a trial's value after each generation to Optuna, and return whether the trial should be pruned."""
+        """Report to Optuna the values `reached` after each generation; return whether the trial should be pruned."""
         frozen = self._study.trials[number]
         trial = optuna.Trial(self._study, frozen._trial_id)
         known = len(frozen.intermediate_values)

@@ -38,7 +38,7 @@ from eigen_core.trading.synthetic import (
 )
 
 TRIAL_PRESET = "counterfactual"
-"""Default preset of trials: in the same time it finds more of a weak edge than the others."""
+"""Default preset of trials: in the same time it finds more of a weak edge than the other presets."""
 TRIAL_SETTINGS: Mapping[str, Any] = {"market.holdout_days": 1_250}
 """Default settings of trials: on one year of days a weak edge cannot be distinguished from luck."""
 _DRAWS = 400
@@ -57,7 +57,7 @@ class Trial(Record):
     seed: int
     claim: Claim
     excess: float | None
-    """Mean excess (%), per trade or per year."""
+    """Mean excess over the market (%), per trade or per year."""
     matched_pvalue: float
     excess_pvalue: float | None
     trades: int
@@ -120,12 +120,12 @@ class TrustTrials:
     Their seeds are consecutive, from the configuration's on.
 
     Raises:
-        InputError: the prices cannot be used, or the task is no market.
+        InputError: the prices cannot be used, the task has none, or there are no holdout days.
     """
 
     def __init__(self, config: Config, folder: Path) -> None:
         if not has_prices(config.task) or not config.market.holdout_days:
-            raise InputError("Trials need a market with holdout days: leave out task and market.holdout_days.")
+            raise InputError("Trials need a market with holdout days: do not set task and market.holdout_days.")
         self._config = config
         self._folder = folder
         self._prices: CleanPrices = read_market(config)
@@ -141,7 +141,7 @@ class TrustTrials:
 
         Args:
             trials: number of trials on noise, and for each edge; at least one.
-            edges: information coefficients.
+            edges: information coefficients of planted features.
             started, finished: called before and after each new trial, with its number and the total.
 
         Raises:

@@ -25,12 +25,12 @@ from eigen_core.trading.equity import daily_rates
 Claim = Literal["skill", "none", "undecided"]
 
 SIGNIFICANCE = 0.05
-"""Greatest probability of a claim of skill without skill."""
+"""Greatest probability that skill is claimed for agents without skill."""
 POWER = 0.8
-"""Probability of being found from which an edge counts as one that could have been found."""
+"""An edge that is found with at least this probability counts as one that could have been found."""
 BASKET = 0.9
-"""From this correlation of daily returns with equal weights, or this share of its portfolio in equal weights, an agent
-counts as the basket of all assets."""
+"""An agent counts as the basket of all assets if its daily returns correlate with those of equal weights by at least
+this, or if at least this share of its portfolio has equal weights."""
 _LOST = "it earned no more than its part in the market's moves explains; "
 
 
@@ -130,7 +130,7 @@ def _excess(excess: Excess | None, freedom: float, looks: int) -> tuple[float | 
 
 
 def _claim(played: SpanResult, pvalue: float, basket: str) -> Claim:
-    """Return the claim; `pvalue`: greatest of all conditions; `basket`: empty unless the agent is the basket."""
+    """Return the claim; `pvalue`: the greatest of all conditions; `basket`: as `_basket` returns it."""
     if pvalue <= SIGNIFICANCE:
         return "skill"
     if basket or played.excess is None or played.excess.mean <= 0.0:
@@ -151,7 +151,7 @@ def _correlation(returns: Values, baskets: Sequence[Values]) -> float | None:
 
 
 def _basket(played: SpanResult, correlation: float | None) -> str:
-    """Return a clause that the agent is the basket of all assets; empty if it is not."""
+    """Return a clause which says that the agent is the basket of all assets; empty if it is not."""
     if played.active_share is not None:
         held = 1.0 - played.active_share
         weights = f"{percent(held, 0)} of its weights are those of equal weight, the basket of all assets; "

@@ -102,7 +102,7 @@ def plan_walk(
     train_days: int | None = None,
     seeds: int = 1,
 ) -> Walk:
-    """Return a walk whose last fold plays the last days.
+    """Return a walk-forward test whose last fold plays the last days.
 
     Args:
         name, train_days, seeds: see `Walk`.
@@ -220,7 +220,7 @@ def load_walk(store: str, name: str) -> Walk:
     dates = dates[dates <= np.datetime64(stored["days"][-1][-1])]
     walk = plan_walk(name, config, dates, folds, train_days=stored["train_days"], seeds=stored["seeds"])
     if walk.document()["days"] != stored["days"]:
-        raise InputError(f"Walk '{name}' was started with prices of other days: restore those prices.")
+        raise InputError(f"Walk '{name}' was started with prices of other days: restore the earlier prices.")
     for run, _ in walk.runs():
         if status_of(store, run).state != "finished":
             raise InputError(f"Walk '{name}' is not finished: its run '{run}' is not. Run the same `eigen walk` again.")

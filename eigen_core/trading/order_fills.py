@@ -150,8 +150,8 @@ class Fills:
             row, column = missing.nonzero()[0].tolist()
             raise InputError(
                 "trading.delisting_loss is empty, as in runs of earlier versions, which need a price of every symbol "
-                f"on all days after its first. Symbol number {column} does not trade on day {row} (both from 0): "
-                "results would be wrong. Train a new run."
+                f"on all days after its first. The symbol in column {column} does not trade on day {row} (both counted "
+                "from 0): results would be wrong. Train a new run."
             )
 
         # Sales, by the day on which they are due.
