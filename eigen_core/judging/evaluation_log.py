@@ -132,7 +132,7 @@ class _Entry(Record):
     """SHA-256 of the entry before this one; empty in the first."""
     look: Look
     before: Mapping[str, str] = {}
-    """In the first entry, SHA-256 of the looks from before the chain, by name."""
+    """In the first entry, SHA-256 of the looks from before the chain existed, by name."""
     ledger: str = ""
     """See `Head`; empty in entries of earlier versions."""
 

@@ -218,8 +218,8 @@ def _panel_of(contents: RunContents, manifest: Manifest, config: Config) -> Pane
     trained_on = facts.get("panel") if isinstance(facts, dict) else None
     if trained_on != panel.fingerprint:
         raise InputError(
-            f"Run '{contents.name}' was trained on other data: their hash was {str(trained_on)[:12]}, and is "
-            f"{panel.fingerprint[:12]} now. Set the environment variable EIGEN_DATA to the data of the training."
+            f"Run '{contents.name}' was trained on other data (hash {str(trained_on)[:12]}) than these (hash "
+            f"{panel.fingerprint[:12]}). Set the environment variable EIGEN_DATA to the path of its training data."
         )
     return panel
 

@@ -150,7 +150,7 @@ class MatchedTraders:
         return float(np.median(self.total_returns)) if len(self.total_returns) else None
 
     def quantile_of(self, total_return: float) -> float | None:
-        """Return the share of traders that earned less, plus half of those that earned as much; None if none."""
+        """Return the share of traders that earned less, plus half of those that earned as much; None: no traders."""
         if not len(self.total_returns):
             return None
         below, equal = self.total_returns < total_return, self.total_returns == total_return
