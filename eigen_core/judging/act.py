@@ -128,7 +128,7 @@ class Correction:
         dates: the changed days, in order.
         price: open, high or close: one that differs on the first of these days, preferably the close.
         then, now: this price on that day, before and after the change; None if missing.
-        factor: common factor of the closes of these days, as after a split; None without one.
+        factor: common factor of the closes of these days, as after a stock split; None without one.
     """
 
     symbol: str

@@ -359,7 +359,7 @@ def keep_look(
     """Add the look of agents of a run to the log.
 
     Args:
-        store, run, config: of the run; the configuration has the account's settings.
+        store, run, config: of the run; the configuration has the settings of the agents' account.
         days: first day, last day (YYYY-MM-DD), and the symbols traded.
         weights: float32 `[agents, parameters]`.
         one_portfolio: the agents traded one common portfolio.

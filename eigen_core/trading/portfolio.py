@@ -79,8 +79,8 @@ def _shares(scores: Tensor, tradable: Tensor) -> Tensor:
 def worth_at_fills(prices: Prices, trading: TradingConfig) -> Tensor:
     """Return the worth of a share at the fill of each day's decision, float64 `[days - fill_offset, assets]`.
 
-    That is the price of the fill, without a fill the last known close, and `Fills.end_price` once the asset has ended.
-    NaN before the first price.
+    This is the price of the fill; without a fill the last known close; once the asset has ended `Fills.end_price`. NaN
+    before the first price.
     """
     offset, fills = fill_offset(trading), prices.fills(trading)
     price = fills.price[offset:]

@@ -54,7 +54,7 @@ class Prices:
             equal ranks the highest comes first. The order depends on the date and the columns alone. Minus
             `NOT_TRADABLE` where the asset is not tradable.
         session: bool, the market of the asset is open; see `sessions_of`.
-        last_day: int64 `[days]`, the last day whose prices an order of the day may use: the end of its split.
+        last_day: int64 `[days]`, the last day whose prices an order of the day may use (`Panel.last_days`).
     """
 
     open: Tensor
