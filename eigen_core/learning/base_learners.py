@@ -1,7 +1,7 @@
 """Base classes of learners: batches, Adam, and the steps of critics and actors, for a group of agents at once.
 
-Every operation of Adam is one rounding per value, and norms are summed in fixed pieces, so that the bits of an agent do
-not depend on the other agents in its group or on the number of threads.
+Every operation of Adam rounds each value once, and norms are summed in pieces of fixed size, so that the bits of an
+agent's weights do not depend on the other agents in its group or on the number of threads.
 """
 
 import math
@@ -34,9 +34,9 @@ _PIECE = 1_024
 
 
 class BaseLearner(Generic[Observed, Encoded]):
-    """One Adam optimizer for critic and actor, whose steps are counted; subclasses implement the rest of `Learner`.
+    """One Adam optimizer for critic and actor, with a step count of each agent; subclasses add the rest of `Learner`.
 
-    A generation has at most `most_steps` optimizer steps.
+    An agent takes at most `most_steps` optimizer steps in a generation.
     """
 
     curves: ClassVar[tuple[Curve, ...]]
@@ -69,7 +69,7 @@ class BatchPlan:
 
     Attributes:
         slots: slots in the replay, int64 `[agents, gradient steps, accumulation steps, batch]`.
-        blocks: first day of each batch's block, `[gradient steps][accumulation steps]`.
+        blocks: first day of the block (`BatchSampler`) of each batch, `[gradient steps][accumulation steps]`.
         earlier_steps: gradient steps of all generations before this one.
         generation: the generation that learns.
         first_agent: index of the first agent in the population.
@@ -89,10 +89,10 @@ class BatchPlan:
         return replace(self, slots=self.slots[agents], first_agent=self.first_agent + agents.start)
 
     def noise(self, seed: int, purpose: str, shape: Sequence[int], device: torch.device) -> Callable[[int], Tensor]:
-        """Return a function that draws standard normal noise for each action of the next gradient steps.
+        """Return a function that draws the standard normal noise of the next gradient steps, given their number.
 
-        The noise is float32 `[gradient steps, accumulation steps, agents, batch, *shape]`. An agent's noise depends on
-        the seed, the generation, its index, the purpose and the batches before.
+        The noise is float32 `[gradient steps, accumulation steps, agents, batch, *shape]`, with `shape` that of an
+        action. An agent's noise depends on the seed, the generation, its index, `purpose` and the steps drawn before.
         """
         agents, _, accumulation_steps, batch = self.slots.shape
         generators = [
@@ -116,8 +116,8 @@ class Step(NamedTuple):
     Attributes:
         slots: slots of each agent's batches, int64 `[agents, accumulation steps, batch]`.
         blocks: first day of each batch's block.
-        corrections: `bias_corrections` of each optimizer, float32 `[agents, 2]`; None if it takes no step.
-        noise: noise of each purpose, float32 `[accumulation steps, agents, batch, ...]`.
+        corrections: `bias_corrections` of each optimizer, float32 `[agents, 2]`; None for one that takes no step.
+        noise: noise for each of `BatchLearner.noises`, float32 `[accumulation steps, agents, batch, ...]`.
     """
 
     slots: Tensor
@@ -127,7 +127,7 @@ class Step(NamedTuple):
 
     @property
     def batches(self) -> list[tuple[Tensor, FirstDay]]:
-        """Slots, int64 `[agents, batch]`, and block of each batch."""
+        """For each batch its slots, int64 `[agents, batch]`, and the first day of its block."""
         return list(zip(self.slots.unbind(1), self.blocks, strict=True))
 
 
@@ -135,7 +135,7 @@ class BatchLearner(BaseLearner[Observed, Encoded]):
     """Takes gradient steps on sampled batches; subclasses implement one step."""
 
     noises: ClassVar[tuple[str, ...]] = ()
-    """Purposes of the noise that a step needs."""
+    """Purposes for which a step needs noise; each has draws of its own."""
     settings: ClassVar[type[LearnerConfig]] = BatchSamplingConfig
     _learner: BatchSamplingConfig
 
@@ -143,9 +143,9 @@ class BatchLearner(BaseLearner[Observed, Encoded]):
         super().__init__(config, task, learner_settings(config, BatchSamplingConfig).gradient_steps)
 
     def plan(self, replay: Replay, agents: int, generation: int) -> BatchPlan | None:
-        """Draw the batches of a generation; all agents' batches of a step are from the same block.
+        """Draw the batches of a generation; batches of different agents with the same number are from the same block.
 
-        Returns None if `learner.gradient_steps` is 0, or while too few transitions are stored.
+        Returns None if `learner.gradient_steps` is 0, or while the replay holds too few transitions.
         """
         learner, seed = self._learner, self._config.seed
         sampler = self._sampler(replay) if learner.gradient_steps else None
@@ -194,13 +194,13 @@ class BatchLearner(BaseLearner[Observed, Encoded]):
         return LearningResult.of(group, self.curves, steps)
 
     def _sampler(self, replay: Replay) -> BatchSampler | None:
-        """Return the sampler of batches; None while fewer transitions are stored than a batch or `replay.minimum`."""
+        """Return the sampler of batches; None while the replay holds too few for a batch or for `replay.minimum`."""
         if replay.size < self._config.replay.minimum:
             return None
         return self._task.sampler(replay, self._learner.batch_size)
 
     def _moves(self, plan: BatchPlan) -> dict[str, list[bool]]:
-        """Return in which gradient steps each optimizer steps, by the name of its step count in the agents' state."""
+        """Return for each gradient step whether an optimizer steps, by the name of its count in `Population.state`."""
         return {"steps": [True] * plan.gradient_steps}
 
     def _step(self, group: Population, replay: Replay, step: Step) -> list[Tensor]:
@@ -213,7 +213,7 @@ def count_steps(group: Population, name: str, moves: Sequence[bool]) -> list[Ten
 
     Args:
         name: name of the counts in the agents' state, int64 `[agents]`.
-        moves: in which gradient steps the optimizer steps.
+        moves: for each of the coming gradient steps, whether the optimizer steps.
 
     Returns:
         `bias_corrections` of each gradient step, float32 `[agents, 2]`; None if the optimizer does not step.
@@ -260,7 +260,7 @@ def clipped_step(
     """Clip the gradients of `rows`, a copy of the weights in `columns`, and step; return the norms before clipping.
 
     Args:
-        learning_rate: the name of the setting, which is multiplied by `annealing`.
+        learning_rate: name of the learner's setting; its value is multiplied by `annealing`.
         agents: only these step, and `corrections` are theirs; the others keep weights and moments. None: all.
     """
     assert rows.grad is not None
@@ -296,7 +296,7 @@ def adam_update(
         first, second: the moments.
         corrections: `bias_corrections` of each agent's steps, float32 `[agents, 2]`.
         learning_rate: step size, or each agent's own, float32 `[agents, 1]`.
-        decay: decoupled weight decay, times the learning rate.
+        decay: decoupled weight decay; it is multiplied by the learning rate.
     """
     first.mul_(_BETA1).add_(gradients * (1.0 - _BETA1))
     second.mul_(_BETA2).add_((gradients * gradients).mul_(1.0 - _BETA2))
@@ -306,7 +306,7 @@ def adam_update(
 
 
 def scaled(rewards: Tensor, group: Population, config: BatchLearnerConfig) -> Tensor:
-    """Return rewards in the units of learning: scaled, then clipped."""
+    """Return the rewards to learn from: multiplied by `reward_scale`, then clipped to +-`reward_clip`."""
     scaled_rewards = rewards * setting(group, config, "reward_scale")
     clip = config.reward_clip
     return scaled_rewards if clip is None else scaled_rewards.clamp(-clip, clip)
@@ -318,8 +318,8 @@ def discounted_rewards(
     """Return the discounted rewards of each transition's steps, and the discount of the observation after them.
 
     Their sum with the discounted value of that observation is the n-step return: Watkins 1989, "Learning from delayed
-    rewards"; Sutton & Barto 2018, "Reinforcement learning", equation 7.1. The later actions are those that were
-    played, not those of the current actor; nothing corrects for that, as in Hessel et al. 2018 (arXiv:1710.02298).
+    rewards"; Sutton & Barto 2018, "Reinforcement learning", equation 7.1. The actions after the first are those played,
+    not those of the current actor; as in Hessel et al. 2018 (arXiv:1710.02298), this is not corrected for.
 
     Returns:
         float32 `[agents, batch]` each; the discount is 0 where the episode has ended.
@@ -365,16 +365,16 @@ class OffPolicyLearner(BatchLearner[Observed, Encoded]):
     def _td_target(self, group: Population, batch: Transitions[Observed], noise: Sequence[Tensor]) -> Tensor:
         """Return the targets of the values of a batch, float32 `[agents, batch]`, without a gradient.
 
-        `noise` is that of the batch for each purpose of `noises`.
+        `noise` has one tensor for each of `noises`.
         """
         raise NotImplementedError
 
     def _natural_actions(self, stored: Tensor) -> Tensor:
-        """Convert actions in the form in which the policy stores them to natural units."""
+        """Convert actions from the form in which the policy stores them to natural units."""
         return stored
 
     def _fit_critics(self, group: Population, replay: Replay, step: Step) -> FittedCritics[Encoded]:
-        """Take one optimizer step of all critics, in place, by the mean gradient of the batches."""
+        """Take one optimizer step of all critics, in place, along the mean gradient of the batches."""
         task, corrections = self._task, step.corrections[0]
         assert corrections is not None
         rows = group.weights[:, self._critic].clone().requires_grad_()
@@ -402,10 +402,11 @@ class OffPolicyLearner(BatchLearner[Observed, Encoded]):
         loss_of: Callable[[int, Policy, Callable[[Tensor], Tensor]], Tensor],
         corrections: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Take one optimizer step of the actor, in place, by the encodings of the critics' step.
+        """Take one optimizer step of the actor, in place.
 
         Args:
-            loss_of: returns the losses of a batch, float32 `[agents, batch]`, given its number, the actor's policy, and
+            encodings: `FittedCritics.encodings`.
+            loss_of: returns the losses of a batch, float32 `[agents, batch]`, given its index, the actor's policy, and
                 a function from actions in natural units to their values by each critic.
 
         Returns:

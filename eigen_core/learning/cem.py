@@ -1,16 +1,16 @@
 """The cross-entropy method over actors, some of which learn by gradients: CEM-RL.
 
-Pourchot & Sigaud 2019 (arXiv:1810.01222), section 4 and algorithm 1. There, actors are drawn, half of them learn, all
-are evaluated, and the fittest half moves the distribution. Here, learning follows evaluation. So an agent that is drawn
-is evaluated as drawn; those that then learn are evaluated once more in the next generation, and then make way. Each
-generation so evaluates as many agents that have learned, and as many that were drawn, as in the paper; agents that have
-learned were drawn from the distribution of one generation before. Fitness always belongs to the weights that played.
+Pourchot & Sigaud 2019 (arXiv:1810.01222), section 4 and algorithm 1. In the paper, actors are drawn, half of them
+learn, all are evaluated, and the fittest half moves the distribution. Here, learning follows evaluation: an agent is
+evaluated as it was drawn; if it then learns, it is evaluated once more in the next generation, and then makes way. So
+each generation evaluates as many agents that have learned, and as many newly drawn ones, as in the paper; agents that
+have learned were drawn from the distribution one generation before. Fitness always belongs to the weights that played.
 
-All agents that are drawn have one critic, as in the paper: that of the fittest agent that has learned. With its
-optimizer and its target it lives on through all generations; actors and their optimizers begin anew. Unlike there, each
-of those that learn in a generation trains a copy of it, so that none depends on which agents are in its group. As
-in the authors' code (github.com/apourchot/CEM-RL), agents are drawn in pairs on opposite sides of the mean. The mean
-itself is played and can become the champion; its fitness does not move the distribution. There is no importance mixing.
+All drawn agents have one critic, as in the paper: that of the fittest agent that has learned. With its optimizer and
+its target it lives on through all generations; actors and their optimizers begin anew. Unlike in the paper, each agent
+that learns trains a copy of this critic, so that no agent depends on the others in its group. As in the authors' code
+(github.com/apourchot/CEM-RL), agents are drawn in pairs on opposite sides of the mean. The mean itself is played and
+can become the champion; its fitness does not move the distribution. There is no importance mixing.
 """
 
 import math
@@ -47,9 +47,9 @@ def shares(parents: int) -> list[float]:
 
 
 class CemMethod(PopulationMethod):
-    """Implements `PopulationMethod`. Its state: mean and variance, float32 `[weights of an actor]` each.
+    """Implements `PopulationMethod`. Its state: mean and variance of actors, float32 `[weights of an actor]` each.
 
-    The first agent is the mean of the distribution. Those that have learned come next, then those that are drawn.
+    The first agent is the mean. The agents that learned in the generation before come next, then the newly drawn ones.
     """
 
     def __init__(self, config: Config, critic: int, new_agents: NewAgents) -> None:
@@ -68,13 +68,13 @@ class CemMethod(PopulationMethod):
         size, wanted = config.population.size, method_settings(config, CemConfig).learning_agents
         if wanted is not None and wanted > size // 2:
             raise InputError(
-                f"evolution.learning_agents {wanted} is more than half of population.size {size}: of the agents of "
-                "method cem at most half can learn, since as many are evaluated a second time. Lower it."
+                f"evolution.learning_agents {wanted} is more than half of population.size {size}: method cem keeps "
+                "each agent that learns for a second generation, so at most half can learn. Lower it."
             )
         return slice(size - ((size - 1) // 2 if wanted is None else wanted), size)
 
     def begin(self, weights: Tensor) -> tuple[Population, MethodState]:
-        """Return the first agent's actor as the mean, and actors drawn around it, all with its critic."""
+        """Return the first agent's actor as the mean, and actors drawn around it, all with the first agent's critic."""
         mean = weights[0, self._actor].clone()
         state = MethodState(
             tensors={"mean": mean, "variance": torch.full_like(mean, self._evolution.distribution_variance)}
@@ -88,9 +88,9 @@ class CemMethod(PopulationMethod):
             weights[agent, self._actor] = self._draw(generation, agent, state)
 
     def _draw(self, generation: int, agent: int, state: MethodState) -> Tensor:
-        """Return the initial actor of an agent in a generation, given the state at the generation's start.
+        """Return the actor with which a drawn agent begins a generation; `state` is the method's state at that time.
 
-        From the last agent on, every two lie on opposite sides of the mean.
+        Agents are paired from the last one backwards; the two of a pair lie on opposite sides of the mean.
         """
         mean, variance = state.tensors["mean"], state.tensors["variance"]
         last = self._config.population.size - 1
@@ -101,7 +101,7 @@ class CemMethod(PopulationMethod):
         return mean - noise if mirrored else mean + noise
 
     def breed(self, result: GenerationResult) -> NextPopulation:
-        """Move the distribution; play its mean, the agents that have learned, and new ones drawn from it.
+        """Move the distribution; the next agents are its mean, those that have learned, and new ones drawn from it.
 
         If half of the agents learn, the weakest of those that have learned makes way for the mean.
         """
@@ -127,10 +127,10 @@ class CemMethod(PopulationMethod):
         return NextPopulation(bred, lineages, state, facts)
 
     def _next_distribution(self, result: GenerationResult, parents: Sequence[int]) -> MethodState:
-        """Return the distribution after a generation (equations 1 and 2).
+        """Return the distribution after a generation (equations 1 and 2 of the paper).
 
         The variance is divided by the number of parents, as in the authors' code but not in the paper: otherwise the
-        distance that agents have learned would add to it, and it would grow without bound.
+        distance by which learning moves agents would add to it, and it would grow without bound.
         """
         old = result.state.tensors["mean"]
         mean, variance = torch.zeros_like(old), torch.zeros_like(old)
@@ -142,7 +142,7 @@ class CemMethod(PopulationMethod):
         return replace(result.state, tensors={"mean": mean, "variance": variance})
 
     def _as_evaluated(self, result: GenerationResult, agent: int) -> Tensor:
-        """Return the actor to which an agent's fitness belongs: an agent that has learned had just been drawn."""
+        """Return the actor that an agent was evaluated with: if it may have learned since, it is drawn once more."""
         if agent in self._learning:
             return self._draw(result.generation, agent, result.state)
         return result.population.weights[agent, self._actor]

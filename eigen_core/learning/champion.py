@@ -18,7 +18,7 @@ class Champion:
         weights: float32 `[parameters]`, as validated.
         validation: fitness in the validation episodes.
         score: see `EvaluationConfig.champion_validation_share`.
-        generation, agent: the generation that found it, and its index there.
+        generation, agent: the generation that found it, and its index in that population.
         task_state: the task's state in that generation (`Task.state`).
     """
 
@@ -78,8 +78,8 @@ def standard_errors(rewards: NDArray[np.float64], starts: NDArray[np.int64], epi
 
     If the rewards of single days are independent and alike, two episodes of T days whose starts differ by d correlate
     by r = max(0, 1 - d / T). With R the mean of r over all pairs of episodes, an episode with itself included, and v
-    the variance of an episode, the mean has the variance v R, and the mean squared deviation from the mean the
-    expectation v (1 - R): the squared error is the one times R / (1 - R). Without overlap that is the usual error.
+    the variance of an episode, the mean has the variance v R, and the mean squared deviation from the mean has the
+    expectation v (1 - R). So the squared error is this deviation times R / (1 - R), the usual one without overlap.
 
     Args:
         rewards: float64 `[agents, slices]`.

@@ -1,9 +1,9 @@
-"""Regression on the earnings of every alternative, where they are known without playing it.
+"""Regression on the outcome of every alternative, for tasks that know outcomes without playing.
 
 Prices do not react to a small trader, so the gain of each asset on each day at each sale target is known:
 a decision process whose inputs are exogenous, learned in hindsight (Sinclair et al. 2023, ICML, "Hindsight learning for
-MDPs with exogenous inputs"). An actor expects the outcome of each alternative, from all of them at once, and takes the
-one that exceeds its reserve price by most (`eigen_core.networks.actions`): what it takes is blocked for a time.
+MDPs with exogenous inputs"). An actor learns to predict the outcomes of all alternatives, and takes the one that
+exceeds its reserve price by most, since the asset that it takes is blocked for a time (`eigen_core.networks.actions`).
 """
 
 from typing import ClassVar, cast
@@ -31,7 +31,7 @@ class CounterfactualLearner(BatchLearner[Observed, Encoded]):
 
     curves: ClassVar[tuple[Curve, ...]] = (
         Curve("reward_loss", "Mean squared error of the predicted rewards, in scaled rewards."),
-        Curve("time_loss", "Mean squared error of the predicted times until the exit, as shares of the longest."),
+        Curve("time_loss", "Mean squared error of the predicted holding times, as shares of the longest one."),
         Curve("spread", "Standard deviation of the best predicted rewards, in scaled rewards."),
         Curve("gradient_norm", "Norm of an agent's gradient before clipping."),
     )

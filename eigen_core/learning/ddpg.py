@@ -56,7 +56,7 @@ class DdpgLearner(OffPolicyLearner[Observed, Encoded]):
         return {**bounds, "critic_steps": steps, "actor_steps": steps}
 
     def _target_actions(self, policy: Policy, noise: Sequence[Tensor]) -> Tensor:  # noqa: ARG002 - for TD3
-        """Return the actions of the target actor that the target critics value."""
+        """Return the target actor's actions, whose values by the target critics enter the target."""
         return policy.mode
 
     def _moves(self, plan: BatchPlan) -> dict[str, list[bool]]:
@@ -65,7 +65,7 @@ class DdpgLearner(OffPolicyLearner[Observed, Encoded]):
         return {"critic_steps": [True] * plan.gradient_steps, "actor_steps": actor_moves}
 
     def _step(self, group: Population, replay: Replay, step: Step) -> list[Tensor]:
-        """Take one optimizer step of the critics, and where the actor steps, of actor and targets; return `curves`."""
+        """Take one optimizer step of the critics; if the actor steps too, move the targets; return `curves`."""
         _, of_actor = step.corrections
         fitted = self._fit_critics(group, replay, step)
         if of_actor is None:
@@ -80,7 +80,7 @@ class DdpgLearner(OffPolicyLearner[Observed, Encoded]):
 
     @torch.no_grad()
     def _td_target(self, group: Population, batch: Transitions[Observed], noise: Sequence[Tensor]) -> Tensor:
-        """Reward plus the discounted value that the targets give to the next observation: float32 `[agents, batch]`."""
+        """Reward plus the next observation's discounted value by the target networks: float32 `[agents, batch]`."""
         targets, task = group.state["targets"], self._task
         critic = task.critic_layout.views(targets[:, self._critic])
         actor = task.actor_layout.views(targets[:, self._actor])
@@ -102,6 +102,9 @@ class Td3Learner(DdpgLearner[Observed, Encoded]):
         return Heads(critics=2, return_steps=learner_settings(config, Td3Config).n_step)
 
     def _target_actions(self, policy: Policy, noise: Sequence[Tensor]) -> Tensor:
-        """Return the target actor's actions with clipped noise: similar actions have similar values (section 5.3)."""
+        """Return the target actor's actions with clipped noise, so that similar actions get similar values.
+
+        Fujimoto et al. 2018, section 5.3.
+        """
         (drawn,), clip = noise, self._learner.target_noise_clip
         return self._task.box.explore(policy.mode, (drawn * self._learner.target_noise).clamp_(-clip, clip))

@@ -58,7 +58,7 @@ class DirectLearner(BaseLearner[Any, Any]):
 
     curves: ClassVar[tuple[Curve, ...]] = (
         Curve("growth", "Mean reward of a day of the stretches, before the step."),
-        Curve("variance", "Variance of these rewards."),
+        Curve("variance", "Variance of the rewards of the stretches' days."),
         Curve("turnover", "Traded value of a day, as a share of the equity."),
         Curve("encoder_gradient_norm", "Norm of an agent's gradient of the encoder before clipping."),
         Curve("actor_gradient_norm", "Norm of an agent's gradient of the actor before clipping."),
@@ -103,7 +103,7 @@ class DirectLearner(BaseLearner[Any, Any]):
         return LearningResult.of(group, self.curves, rows)
 
     def _step(self, group: Population, starts: list[int], days: int, corrections: Tensor) -> list[Tensor]:
-        """Take one optimizer step that raises mean growth less risk aversion times its variance; return `curves`."""
+        """Take one optimizer step that raises mean growth minus `risk_aversion` times variance; return `curves`."""
         learner = self._learner
         aversion = setting(group, learner, "risk_aversion")
         parts = [group.weights[:, columns].clone().requires_grad_() for columns in (self._critic, self._actor)]

@@ -50,9 +50,9 @@ class MutationState(Record):
     def after(self, score: float, config: BreedingConfig) -> "MutationState":
         """Return the state after a generation, given its score (`GeneticMethod._score`).
 
-        Progress, an improvement of at least `plateau_improvement` of the reference's size, resets the strength;
-        `plateau_generations` generations without it let rate and deviation grow up to their limits, and restart the
-        count.
+        Progress is an improvement on the reference by at least the share `plateau_improvement` of its size; it resets
+        rate and deviation. After `plateau_generations` generations without progress both grow, up to their limits, and
+        the count restarts.
         """
         if self.reference is None:
             return self.model_copy(update={"reference": score})
@@ -71,7 +71,7 @@ class MutationState(Record):
 class GeneticMethod(PopulationMethod):
     """Implements `PopulationMethod`: the genetic algorithm over all agents; all learn.
 
-    If `evolution.enabled` is false, all agents stay.
+    If `evolution.enabled` is false, the next generation has the same agents.
     """
 
     def __init__(self, config: Config, critic: int, new_agents: NewAgents) -> None:  # noqa: ARG002
@@ -92,10 +92,11 @@ class GeneticMethod(PopulationMethod):
         return mutation.model_dump()
 
     def _score(self, champion_score: float, champion_generation: int, fitness: NDArray[np.float64]) -> float:
-        """Return the score by which progress is measured: the champion's.
+        """Return the score by which progress is measured: the champion's, or the agents' median fitness.
 
         An agent of the first generation that does nothing can be the champion for long, while others still learn to
-        trade; meanwhile the score is the agents' median fitness.
+        trade. So the median counts as long as the champion is of the first generation, unless
+        `evolution.first_champion_plateau` is true.
         """
         if champion_generation > 1 or self._evolution.first_champion_plateau:
             return champion_score
@@ -105,8 +106,8 @@ class GeneticMethod(PopulationMethod):
         """Breed from all agents: elites by falling fitness, then offspring, then mutants.
 
         Elites keep their learning state; all others start with a fresh one. Parents win tournaments over the whole
-        population. Offspring blend two parents, alpha w1 + (1 - alpha) w2. The champion, with the weights that were
-        validated, takes the weakest elite's place, unless it was found in this generation and is an elite.
+        population. Offspring blend two parents, alpha w1 + (1 - alpha) w2. With `evolution.reinject_champion` the
+        champion, with its validated weights, replaces the weakest elite, unless it is an elite of this generation.
         """
         score = self._score(result.champion.score, result.champion.generation, result.fitness)
         mutation = MutationState.model_validate(result.state.numbers).after(score, self._evolution)
@@ -158,9 +159,9 @@ class GeneticMethod(PopulationMethod):
 class ErlMethod(GeneticMethod):
     """Implements `PopulationMethod`: the genetic algorithm over the first agents; the last ones learn by gradients.
 
-    Evolutionary reinforcement learning: Khadka & Tumer 2018 (arXiv:1805.07917), algorithm 1. The agents that learn do
-    so from their own episodes, and the weights of the fittest are copied into the population every few generations.
-    Unlike there, the agents that evolve explore as those that learn do, and mutation adds noise of an absolute size.
+    Evolutionary reinforcement learning: Khadka & Tumer 2018 (arXiv:1805.07917), algorithm 1. The replay holds episodes
+    of all agents. Every few generations, the fittest learning agent is copied over one of the others. Unlike in the
+    paper, the agents that evolve explore as those that learn do, and mutation adds noise of an absolute size.
     """
 
     def __init__(self, config: Config, critic: int, new_agents: NewAgents) -> None:
@@ -182,8 +183,8 @@ class ErlMethod(GeneticMethod):
     def breed(self, result: GenerationResult) -> NextPopulation:
         """Breed from the agents that evolve, and keep the agents that learn.
 
-        Every `evolution.sync_generations` generations the fittest learning agent replaces the agent that was bred last:
-        not an elite, unless all are elites, and then the weakest.
+        Every `evolution.sync_generations` generations the fittest learning agent replaces the last of the bred agents:
+        a mutant or offspring if there is one, else the weakest elite.
         """
         first, old = self._evolving.stop, result.population
         evolving = Population(old.weights[:first], {name: tensor[:first] for name, tensor in old.state.items()})

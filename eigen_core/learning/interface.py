@@ -20,17 +20,17 @@ class LearningPlan(Protocol):
 
     @property
     def gradient_steps(self) -> int:
-        """Largest number of optimizer steps of an agent."""
+        """Most optimizer steps that any agent takes."""
 
     def rows(self, agents: slice) -> Self:
-        """Return the plan of consecutive agents."""
+        """Return the part of the plan for a slice of the agents."""
 
 
 @dataclass(frozen=True)
 class LearningResult:
     """Agents after learning.
 
-    Curves are float64 `[agents, gradient steps]` on the host, NaN where a step has no value.
+    Curves, by name, are float64 `[agents, gradient steps]` on the host, NaN where a step has no value.
     """
 
     group: Population
@@ -38,7 +38,7 @@ class LearningResult:
 
     @classmethod
     def of(cls, group: Population, curves: Sequence[Curve], steps: Sequence[Sequence[Tensor]]) -> "LearningResult":
-        """Return the result of steps, each with one value `[agents]` on the device for every curve."""
+        """Return the result of gradient steps: each has a tensor `[agents]` on the device for every curve, in order."""
         # All at once: each copy to the host makes a GPU wait.
         stacked = torch.stack([torch.stack(list(curve), dim=1) for curve in zip(*steps, strict=True)]).double().cpu()
         return cls(group, dict(zip((curve.name for curve in curves), stacked, strict=True)))
@@ -66,10 +66,10 @@ class Learner(Protocol):
         """
 
     def bounds(self, generation: int) -> dict[str, tuple[float, float]]:
-        """Return bounds of the tensors in `Population.state` after `generation` generations, by name."""
+        """Return lowest and highest value of tensors in `Population.state` after `generation` generations, by name."""
 
     def plan(self, replay: Replay, agents: int, generation: int) -> LearningPlan | None:
-        """Draw the plan of a generation for this number of agents; None if too little is stored."""
+        """Draw the plan of a generation for `agents` agents; None if the replay holds too little, or no steps are set."""
 
     def learn(
         self, group: Population, plan: LearningPlan, replay: Replay, between_steps: Callable[[], None]
@@ -88,14 +88,14 @@ C = TypeVar("C", bound=LearnerConfig)
 
 
 def learner_settings(config: Config, kind: type[C]) -> C:
-    """Return the section `learner`; raise `TypeError` if its algorithm has no settings of this kind."""
+    """Return the section `learner`; raise `TypeError` if it is not of the type `kind`."""
     if not isinstance(config.learner, kind):
-        raise TypeError(f"learner.algorithm {config.learner.algorithm} has no {kind.__name__}.")
+        raise TypeError(f"Settings of learner.algorithm {config.learner.algorithm} are not a {kind.__name__}.")
     return config.learner
 
 
 def setting(group: Population, config: LearnerConfig, name: str) -> float | Tensor:
-    """Return a setting of the learner: if it is a gene, that of each agent, float32 `[agents, 1]`; else a number."""
+    """Return a setting of the learner: if it is a gene, each agent's value, float32 `[agents, 1]`; else a number."""
     gene = group.genes.get(name)
     if gene is not None:
         return gene[:, None]

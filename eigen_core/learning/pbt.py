@@ -1,8 +1,8 @@
 """Population based training: hyperparameters are inherited and perturbed while all agents learn.
 
 Jaderberg et al. 2017 (arXiv:1711.09846), algorithm 1 and section 4.1.1: truncation selection (the weakest share copies
-weights, learning state and genes of the fittest share), and perturbation of what was copied. Fitness belongs to the
-weights before learning; copies are of those after it.
+weights, learning state and genes of the fittest share), and perturbation of the copied genes. Fitness belongs to the
+weights before learning; the weights after learning are copied.
 """
 
 import math
@@ -27,7 +27,7 @@ from eigen_core.learning.population_method import (
 from eigen_core.networks.population import Population
 
 GENES = ("actor_learning_rate", "critic_learning_rate", "gamma", "reward_scale", NOISE_FACTOR)
-"""Settings of the learner that each agent has by itself, and a factor of its exploration noise."""
+"""Settings of the learner of which each agent has its own value, and a factor of its exploration noise."""
 _LONGEST_HORIZON = 0.9999
 """Gamma is never perturbed beyond this."""
 
@@ -92,7 +92,7 @@ class PbtMethod(PopulationMethod):
         return NextPopulation(population, lineages, result.state, facts)
 
     def _copy_fittest(self, result: GenerationResult, population: Population) -> list[int]:
-        """Let the weakest of `population`, a copy, become perturbed copies of the fittest; return all parents."""
+        """Overwrite the weakest agents with perturbed copies of the fittest; return the parent of every agent."""
         size = population.size
         share = min(max(1, round(size * self._evolution.exploit_share)), size // 2)
         generator = keyed_generator(self._config.seed, result.generation, "evolve", "population", "exploit")

@@ -20,7 +20,7 @@ NOISE_FACTOR = "noise_factor"
 
 @dataclass(frozen=True)
 class MethodState:
-    """State of a method besides the agents: numbers, which follow from the history of a run, and tensors."""
+    """State of a method besides the agents: tensors, and numbers, which follow from a training run's history."""
 
     numbers: Mapping[str, Number] = field(default_factory=dict)
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
@@ -31,8 +31,8 @@ class GenerationResult:
     """A generation after evaluation and learning, from which a method breeds the next.
 
     Attributes:
-        population: the agents after learning; not changed.
-        fitness: fitness of their weights before learning, float64 `[agents]`.
+        population: the agents after learning; methods do not change it.
+        fitness: fitness of the agents' weights before learning, float64 `[agents]`.
         learned: whether any agent has learned.
         champion: the best agent so far.
         state: the method's state in this generation.
@@ -53,7 +53,7 @@ class GenerationResult:
 
 @dataclass(frozen=True)
 class NextPopulation:
-    """The next generation; `facts` are metrics of the method for the record of this one."""
+    """The next generation; `facts` are the method's metrics for the record of the generation that it was bred from."""
 
     population: Population
     lineages: tuple[Lineage, ...]
@@ -65,9 +65,9 @@ M = TypeVar("M", bound=EvolutionConfig)
 
 
 def method_settings(config: Config, kind: type[M]) -> M:
-    """Return the section `evolution`; raise `TypeError` if it is of another method."""
+    """Return the section `evolution`; raise `TypeError` if it is not of the type `kind`."""
     if not isinstance(config.evolution, kind):
-        raise TypeError(f"evolution.method {config.evolution.method} has no {kind.__name__}.")
+        raise TypeError(f"Settings of evolution.method {config.evolution.method} are not a {kind.__name__}.")
     return config.evolution
 
 
@@ -80,7 +80,7 @@ class NewAgents(Protocol):
 class PopulationMethod(Protocol):
     """Decides which agents the next generation has, which of them learn, and which state they inherit.
 
-    `critic` is the number of weights of the critic, the first of an agent; the rest are its actor's.
+    `critic` is the number of critic weights, the first in an agent's row; the rest of the row is its actor.
     """
 
     def __init__(self, config: Config, critic: int, new_agents: NewAgents) -> None: ...
@@ -90,20 +90,20 @@ class PopulationMethod(Protocol):
         """Return the agents that learn, a consecutive part of the population; by default all.
 
         Raises:
-            InputError: the configuration asks for more than can learn.
+            InputError: `evolution.learning_agents` does not suit the method and `population.size`.
         """
         return slice(0, config.population.size)
 
     @property
     def bounds(self) -> Mapping[str, tuple[float, float]]:
-        """Bounds of the values of the method's tensors, in its state or of each agent, by name."""
+        """Lowest and highest value of the method's tensors in `MethodState` and `Population.state`, by name."""
         return {}
 
     def begin(self, weights: Tensor) -> tuple[Population, MethodState]:
-        """Return the first generation and the method's state; the method may overwrite the initial weights."""
+        """Return the first generation and the method's state; `weights`, the initial ones, may be overwritten."""
 
     def numbers(self, history: Sequence[GenerationRecord]) -> Mapping[str, Number]:  # noqa: ARG002
-        """Return `MethodState.numbers` after the generations of a history."""
+        """Return `MethodState.numbers` after the generations in `history`."""
         return {}
 
     def breed(self, result: GenerationResult) -> NextPopulation: ...

@@ -2,9 +2,9 @@
 
 Schulman et al. 2017 (arXiv:1707.06347), algorithm 1 with the clipped objective (equation 7), advantages by Schulman et
 al. 2016 (arXiv:1506.02438). Weights do not change between playing and learning, so log-densities and values are not
-stored while playing, but computed again here. Where observations are normalised, the first generation alone plays
-without moments and learns with those of its own episodes: its ratios are to the policy that those moments make of the
-actor.
+stored while playing, but computed again here. Where observations are normalised, only the first generation plays
+without moments, but learns with the moments of its own episodes: its probability ratios are relative to the actor with
+these moments, not to the policy that played.
 """
 
 import math
@@ -79,7 +79,7 @@ class _Minibatch(Generic[Observed]):
     returns: Tensor
 
     def mean(self, values: Tensor) -> Tensor:
-        """Mean over the counted steps, float32 `[agents]`; 0 without any."""
+        """Mean over an agent's counted steps, float32 `[agents]`; 0 if it has none."""
         return (values * self.counted).sum(-1) / self.counted.sum(-1).clamp_min(1)
 
 
@@ -91,7 +91,7 @@ class PpoLearner(BaseLearner[Observed, Encoded]):
 
     curves: ClassVar[tuple[Curve, ...]] = (
         Curve("value_loss", "Mean squared error of the values against the returns, in scaled rewards."),
-        Curve("policy_loss", "Minus the clipped objective and the entropy's share."),
+        Curve("policy_loss", "Minus the sum of the clipped objective and the weighted entropy."),
         Curve("entropy", "Entropy of the policy before squashing, in nats."),
         Curve("kl_divergence", "Estimated divergence of the policy from the one that played, in nats."),
         Curve("clipped_share", "Share of steps whose probability ratio lies outside of the clip range."),
@@ -201,7 +201,7 @@ class PpoLearner(BaseLearner[Observed, Encoded]):
     def _minibatch(
         self, buffer: TrajectoryBuffer, replay: Replay, slots: Tensor, counted: Tensor
     ) -> _Minibatch[Observed]:
-        """Return the steps in slots of the buffer, int64 `[agents, batch]`."""
+        """Return the steps in `slots` of the buffer, int64 `[agents, batch]`."""
         picked = buffer.pick(slots, "slot", "log_prob", "value", "advantage", "return")
         batch = self._task.transitions(replay, picked.pop("slot"), 0)
         return _Minibatch(batch.observations, batch.actions, counted, *picked.values())
@@ -211,7 +211,8 @@ class PpoLearner(BaseLearner[Observed, Encoded]):
     ) -> list[Tensor]:
         """Take one optimizer step of the agents that are still learning; return `curves`.
 
-        `counts` and `learning` are updated in place; `left` is the factor of the learning rates after annealing.
+        `counts`, each agent's optimizer steps, and `learning`, whether it still learns, are updated in place. `left`
+        is the annealing factor of the learning rates.
         """
         task, learner = self._task, self._learner
         critic_rows = group.weights[:, self._critic].clone().requires_grad_()
@@ -254,7 +255,10 @@ class PpoLearner(BaseLearner[Observed, Encoded]):
         return [curve.masked_fill(idle, torch.nan) for curve in curves]
 
     def _value_loss(self, batch: _Minibatch[Observed], values: Tensor) -> Tensor:
-        """Mean squared error; with `value_clip` of the larger error, with values clipped or not clipped."""
+        """Mean squared error against the returns, float32 `[agents]`.
+
+        With `value_clip` a step counts the larger error: of its value, or of this clipped to near the value before.
+        """
         error = (values - batch.returns).square()
         clip = self._learner.value_clip
         if clip is not None:

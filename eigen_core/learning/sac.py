@@ -31,7 +31,7 @@ class SacLearner(OffPolicyLearner[Observed, Encoded]):
         Curve("critic_loss", "Mean squared soft temporal-difference error, in scaled rewards."),
         Curve("actor_loss", "Weighted log-density minus value of the actor's actions, in scaled rewards."),
         Curve("value", "Mean value of the stored actions, in scaled rewards."),
-        Curve("entropy", "Entropy of the actor's actions, scaled to [-1, 1], in nats."),
+        Curve("entropy", "Entropy in nats of the actor's actions, which are scaled to [-1, 1]."),
         Curve("temperature", "Weight of the entropy relative to scaled rewards."),
         Curve("critic_gradient_norm", "Norm of an agent's critic gradient before clipping."),
         Curve("actor_gradient_norm", "Norm of an agent's actor gradient before clipping."),
@@ -44,7 +44,7 @@ class SacLearner(OffPolicyLearner[Observed, Encoded]):
     def new_agents(self, weights: Tensor, teacher: Population | None = None) -> Population:
         """Return new agents: target critics equal the critics, and the temperature is the initial one.
 
-        With a teacher they continue with its target critics, optimizer moments and temperature.
+        With a teacher, the new agents continue with its target critics, optimizer moments and temperature.
         """
         new = super().new_agents(weights, teacher)
         if teacher is not None:
@@ -88,7 +88,7 @@ class SacLearner(OffPolicyLearner[Observed, Encoded]):
     def _td_target(self, group: Population, batch: Transitions[Observed], noise: Sequence[Tensor]) -> Tensor:
         """Reward plus the discounted soft value of the next observation (equations 2 and 3): `[agents, batch]`.
 
-        The actor reads the observation by its own encoder, the target critics by theirs.
+        The actor reads the observation through the current critics' encoder, the target critics through their own.
         """
         task = self._task
         own = task.critic_layout.views(group.weights[:, self._critic])
@@ -104,7 +104,7 @@ class SacLearner(OffPolicyLearner[Observed, Encoded]):
         return rewards + discount * soft_values
 
     def _temperature_step(self, group: Population, excess: Tensor, corrections: Tensor) -> None:
-        """Raise the temperature where the log-density exceeds its target by `excess`, `[agents]` (section 5).
+        """Raise the temperature where `excess`, target entropy minus entropy, `[agents]`, is positive (section 5).
 
         The loss is linear in the temperature's logarithm, so that a low temperature can still rise.
         """

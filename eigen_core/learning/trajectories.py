@@ -1,7 +1,7 @@
 """Trajectory buffer of on-policy learners, allocated once: advantages, minibatches, copies in pieces.
 
-The tensors of a buffer are `[steps, agents * trajectories, ...]`, agents first: consecutive agents are a slice of the
-second dimension. A slot is a step of a trajectory: number step * (agents * trajectories) + trajectory.
+The tensors of a buffer are `[steps, agents * trajectories, ...]`, ordered by agent: consecutive agents are a slice of
+the second dimension. A slot is a step of a trajectory: number step * (agents * trajectories) + trajectory.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,9 +50,9 @@ class TrajectoryBuffer:
     (`write`, then `finish`), or copy whole trajectories in pieces of bounded size (`update`).
 
     Args:
-        steps, trajectories: most steps of a trajectory, and trajectories of an agent.
+        steps, trajectories: most steps of a trajectory, and number of trajectories of each agent.
         columns: columns of a step: `reward`, float32; `terminal`, bool; and any others.
-        final: columns with a value after the last step too: the observations, if a trajectory can be truncated.
+        final: columns with a row after the last step too: the observations, if a trajectory can be truncated.
         computed: columns that a learner writes, besides `value`, `advantage` and `return`.
 
     Attributes:
@@ -87,11 +87,11 @@ class TrajectoryBuffer:
 
     @property
     def device(self) -> torch.device:
-        """The device with its index."""
+        """The buffer's device, always with its index (`cuda:0`)."""
         return self._device_lengths.device
 
     def column(self, name: str, agents: slice = ALL_AGENTS) -> Tensor:
-        """Return a view of a column, `[steps, agents * trajectories, ...]`; one step more if it has a final value."""
+        """Return a view of a column, `[steps, agents * trajectories, ...]`; one row more if it has a final value."""
         return self._columns[name][:, self._trajectories_of(agents)]
 
     def by_agent(self, name: str, agents: slice = ALL_AGENTS) -> Tensor:
@@ -112,23 +112,27 @@ class TrajectoryBuffer:
             target.copy_(row)
 
     def finish(self, lengths: NDArray[np.int64], agents: slice = ALL_AGENTS) -> None:
-        """Set the stored steps of each trajectory, int64 `[agents * trajectories]`; `ValueError` if out of range."""
+        """Set how many steps of each trajectory are stored, int64 `[agents * trajectories]`.
+
+        Raises:
+            ValueError: a length is out of range, or there is not one for each trajectory.
+        """
         part = self._trajectories_of(agents)
         if lengths.shape != self.lengths[part].shape:
             raise ValueError(f"{len(lengths)} lengths were given for {len(self.lengths[part])} trajectories.")
         if lengths.min() < 0 or lengths.max() > self.steps:
-            raise ValueError(f"Lengths are {lengths.min()} to {lengths.max()}, not 0 to {self.steps}.")
+            raise ValueError(f"Trajectory lengths must be 0 to {self.steps}, not {lengths.min()} to {lengths.max()}.")
         self.lengths[part] = lengths
         self._device_lengths[part].copy_(torch.from_numpy(self.lengths[part]))
 
     @torch.no_grad()
     def update(self, trajectories: Sequence[Trajectory], agents: slice = ALL_AGENTS) -> None:
-        """Replace the trajectories of some agents by these, of any lengths; the others become empty.
+        """Replace all trajectories of `agents` by these, of any lengths; places left over become empty.
 
-        Floats are converted to the columns' floats, integers to their integers.
+        Floats and integers are converted to the dtypes of the buffer's columns.
 
         Raises:
-            ValueError: there are none or too many, or one does not fit; nothing has changed.
+            ValueError: no or too many trajectories were given, or one does not fit; nothing has changed.
         """
         part = self._trajectories_of(agents)
         most = part.stop - part.start
@@ -143,14 +147,14 @@ class TrajectoryBuffer:
         self.finish(lengths, agents)
 
     def estimate_advantages(self, discount: float | Tensor, trace_decay: float, agents: slice = ALL_AGENTS) -> None:
-        """Write the columns `advantage` (generalised advantage estimates) and `return` (their sums with values).
+        """Write the columns `advantage` (generalised advantage estimates) and `return` (advantage plus value).
 
-        Schulman et al. 2016 (arXiv:1506.02438), equation 16, summed backwards in double precision. After a last step
-        that is not terminal, the final value is what follows. Both are 0 beyond a trajectory's length. The bits of a
-        trajectory depend neither on other trajectories nor on the number of threads.
+        Schulman et al. 2016 (arXiv:1506.02438), equation 16, summed backwards in double precision. If a last step is
+        not terminal, the value after it stands for all later rewards. Both columns are 0 beyond a trajectory's length.
+        The bits of a trajectory depend neither on other trajectories nor on the number of threads.
 
         Args:
-            discount: gamma, or one for each trajectory, float64 `[agents * trajectories]`.
+            discount: gamma, or that of each trajectory, float64 `[agents * trajectories]`.
             trace_decay: lambda.
         """
         part = self._trajectories_of(agents)
@@ -191,9 +195,9 @@ class TrajectoryBuffer:
     def minibatches(
         self, count: int, generators: Sequence[np.random.Generator], agents: slice = ALL_AGENTS
     ) -> Minibatches:
-        """Draw an epoch: each stored step is in exactly one of its agent's `count` minibatches.
+        """Draw the minibatches of an epoch: each stored step is in exactly one of its agent's `count` minibatches.
 
-        The minibatches of an agent differ by one step at most. Their shape does not depend on the lengths.
+        Minibatches of an agent differ by one step at most. Their shape does not depend on the trajectories' lengths.
 
         Args:
             count: minibatches of each agent.
@@ -211,7 +215,7 @@ class TrajectoryBuffer:
         return Minibatches(torch.from_numpy(dealt).to(self._device), torch.from_numpy(counted).to(self._device))
 
     def pick(self, slots: Tensor, *names: str) -> dict[str, Tensor]:
-        """Return columns in `slots`, int64 of any shape: `[*slots, ...]` each; without names all but computed ones."""
+        """Return the named columns at `slots`, int64 of any shape: `[*slots, ...]`; no names: all but computed ones."""
         return {name: self._columns[name].flatten(0, 1)[slots] for name in names or self._stored}
 
     def _trajectories_of(self, agents: slice) -> slice:
@@ -260,7 +264,7 @@ class TrajectoryBuffer:
 class HostToDevice:
     """Copies tensors from the host to a device while the device computes, through memory of bounded size.
 
-    Of two pinned pieces of `piece_bytes`, one is filled (with conversion) while the other is sent.
+    Of two pinned pieces of `piece_bytes`, one is filled, in the target's dtype, while the other is sent.
     """
 
     def __init__(self, device: torch.device, piece_bytes: int = _PIECE_BYTES) -> None:
@@ -275,7 +279,7 @@ class HostToDevice:
         self._turn = 0
 
     def copy(self, source: Tensor, target: Tensor) -> None:
-        """Copy `[rows, ...]` from the host to the device; the source may change after the return."""
+        """Copy `[rows, ...]` from the host to the device; once this returns, `source` may be overwritten."""
         for part, there in _pieces_of(source, target, self._size):
             self._turn = 1 - self._turn
             sent = self._sent[self._turn]
@@ -308,7 +312,7 @@ def _beyond(lengths: Tensor, piece: slice) -> Tensor:
 
 
 def _centred(values: Tensor, lengths: Tensor, mean: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Yield pieces and their values less the mean, 0 beyond a trajectory's length: float64 `[steps, trajectories]`."""
+    """Yield pieces of steps, and their values minus `mean`, 0 beyond a trajectory: float64 `[steps, trajectories]`."""
     for piece in _pieces(len(values)):
         yield piece, values[piece].double().sub_(mean).masked_fill_(_beyond(lengths, piece), 0.0)
 

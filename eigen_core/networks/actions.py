@@ -1,9 +1,9 @@
 """Actions of agents for each asset, and the choice of actions by predicted outcomes.
 
 An actor of counterfactual learning predicts the gain of each asset at each sale target, and takes the best. An asset
-that is bought is blocked until it is sold, so a predicted gain is compared with the reserve price of that time. The
-price is `selectivity` standard deviations above the mean of the predictions. Evolution moves the selectivity; the mean
-and the standard deviation follow the predictions while the actor learns.
+that is bought is blocked until it is sold, so its predicted gain is compared with a reserve price for the time blocked.
+This price is `selectivity` standard deviations above the mean of the predictions. Evolution moves the selectivity; the
+mean and the standard deviation follow the predictions while the actor learns.
 """
 
 import math
@@ -46,7 +46,7 @@ class AssetActions:
             range, float32 `[..., assets, values]`, and the portfolio state, float32 `[..., assets, portfolio values]`,
             or None if it is not observed.
         buy: returns actions before squashing, float32 `[..., assets, values]`, that buy the assets not held with the
-            highest positive margins; from margins and from settings as shares of their range, float32 `[..., assets]`
+            highest positive margins; from `margins` and sale targets as shares of their range, float32 `[..., assets]`
             each, and the portfolio state. None if the actions do not buy assets.
     """
 
@@ -67,7 +67,7 @@ class AssetActions:
 
 
 def market_actions(config: Config, device: torch.device) -> AssetActions:
-    """Return the actions coefficient, sale target and, if `trading.rank` is `separate`, rank."""
+    """Return actions of three values: coefficient, sale target and, if `trading.rank` is `separate`, rank."""
     # Must precede the first computation, in `Box`.
     compute_reproducibly(config.instructions, device)
     trading, observes = config.trading, config.trading.observe_portfolio
@@ -105,7 +105,7 @@ def _raw_coefficient(coefficient: float, highest: float) -> float:
 
 
 def portfolio_actions(config: Config, device: torch.device) -> AssetActions:
-    """Return the actions score and speed of a portfolio of weights; speed is the share of the way to the new score."""
+    """Return actions of two values: wanted score of an asset, and speed, the share of the way to it that is gone."""
     # Must precede the first computation, in `Box`.
     compute_reproducibly(config.instructions, device)
     most = config.portfolio.max_score
@@ -135,7 +135,7 @@ class ExpectedOutcomes:
 
 
 RESERVE_VALUES = 3
-"""Number of the last parameters of an actor that predicts outcomes: its reserve price, which has no gradient."""
+"""Number of parameters of the reserve price, an actor's last ones, which have no gradient (see `outcome_shapes`)."""
 
 
 def outcome_shapes(width: int, targets: int) -> list[ParameterShape]:
@@ -168,7 +168,7 @@ def update_reserve(parameters: Parameters, expected: ExpectedOutcomes, known: Te
     """Move the reserve price's mean and spread, in place, towards those of each asset's best predicted reward.
 
     Args:
-        known: bool `[agents, batch, assets]`; other predictions are ignored.
+        known: `Outcomes.known`, bool `[agents, batch, assets]`; predictions for other assets are ignored.
     """
     best, count = expected.rewards.amax(-1) * known, known.sum((1, 2)).clamp_min(1)
     mean = best.sum(-1).sum(-1) / count

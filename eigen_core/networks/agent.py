@@ -60,7 +60,7 @@ class MarketEmbedding(NamedTuple):
         return MarketEmbedding(self.assets.detach(), self.context.detach(), self.tradable)
 
     def split(self, rows: slice, agents: int) -> "MarketEmbedding":
-        """View the days `rows` of an embedding of one agent as equally many days of each of `agents` agents."""
+        """Split the days `rows` of an embedding of one agent evenly among `agents` agents, as views."""
         return MarketEmbedding(*(part[0, rows].view(agents, -1, *part.shape[2:]) for part in self))
 
     def put(self, agents: slice, first: int, days: "MarketEmbedding") -> None:
@@ -69,7 +69,7 @@ class MarketEmbedding(NamedTuple):
             part[agents, first : first + new.shape[1]] = new
 
     def picked(self, days: Tensor) -> "MarketEmbedding":
-        """Select days of an embedding of one agent by their indices, int64 `[agents, days]`, in this shape."""
+        """Select days of an embedding of one agent by their indices, int64 `[agents, days]`, for each agent its own."""
         return MarketEmbedding(
             *(part[0].index_select(0, days.flatten()).view(*days.shape, *part.shape[2:]) for part in self)
         )
@@ -80,7 +80,7 @@ class AgentNetwork:
 
     Actor and critics share the encoder; the critics' loss trains it, and the actor reads its embeddings without a
     gradient (as in Yarats et al. 2021, "Improving sample efficiency in model-free RL from images", section 5). Weights
-    are shared across assets: their number does not change the number of parameters.
+    are shared across assets, so the number of parameters does not depend on the number of assets.
 
     `actions` default to those of the task `market`.
     """
@@ -187,7 +187,7 @@ class AgentNetwork:
     def encode_days(
         self, parameters: Parameters, days: Tensor, first_day: FirstDay, block_days: int
     ) -> MarketEmbedding:
-        """Encode each agent's days, int64 `[agents, batch]`, all inside one block and different for an agent."""
+        """Encode each agent's days, int64 `[agents, batch]`, all different and in the block from `first_day` on."""
         embeddings = self._encoder.encode_days(parameters, days, first_day, block_days)
         return self._embedding(parameters, embeddings, self._valid[days])
 
@@ -201,9 +201,9 @@ class AgentNetwork:
         return self._network.head_width
 
     def prepare_actor(self, parameters: Parameters, market: MarketEmbedding, episode_time: Tensor) -> Tensor:
-        """Compute the part of the actor that depends only on the market and the time, float32 `[..., days, 2]`.
+        """Compute the part of the actor that does not depend on the portfolio, for all days of an episode at once.
 
-        Returns float32 `[agents, days, assets, width]`, for all days of an episode at once.
+        `episode_time` is float32 `[..., days, 2]`, the result float32 `[agents, days, assets, width]`.
         """
         shared = linear(parameters, "actor.context", self._with_time(market.context, episode_time))
         return linear(parameters, "actor.asset", market.assets) + shared[:, :, None]
@@ -265,7 +265,7 @@ class AgentNetwork:
 
 
 class MlpNetwork:
-    """Multilayer perceptrons over vectors of observations, for a group of agents, whose weights are rows.
+    """Multilayer perceptrons over vectors of observations, for a group of agents; weights are rows.
 
     Actor and critics share no layers; a ReLU follows each hidden layer.
     """

@@ -1,6 +1,6 @@
 """Encoders: from the window that ends on a day to one embedding per column.
 
-All days of a block are encoded in one pass, equal to the bit to encoding window after window.
+All days of a block are encoded in one pass, with the same bits as if each window were encoded by itself.
 """
 
 from typing import ClassVar, Protocol, cast
@@ -13,7 +13,7 @@ from eigen_core.config.registry import ENCODERS, load_class
 from eigen_core.networks.layout import Parameters, ParameterShape, linear, linear_shapes
 
 FirstDay = int | Tensor
-"""First day of a block: a number, or int64 `[]` on a device, which then selects the days without the host."""
+"""First day of a block: a number, or an int64 scalar on a device, which so selects days without the host."""
 
 
 class Encoder(Protocol):

@@ -38,7 +38,7 @@ class ParameterShape:
 
     @property
     def is_matrix(self) -> bool:
-        """Whether it is used in matrix products; a layer of one output is a product and a sum (`linear`)."""
+        """Whether matrix products use it: not a bias, nor the weight of a single output (see `linear`)."""
         return len(self.shape) == 2 and self.shape[1] > 1
 
     def initial_values(self, generator: np.random.Generator) -> NDArray[np.float64]:
@@ -94,8 +94,8 @@ def linear(parameters: Parameters, name: str, inputs: Tensor, *, rectified: bool
 
     With `rectified` negative outputs become 0 (ReLU).
 
-    A single output is a product and a sum, not a matrix product: kernels for matrices of width one order their
-    sums by the shape of the whole bank.
+    A single output is an elementwise product and a sum, not a matrix product: in kernels for matrices of width one, the
+    order of sums depends on the shape of the whole bank.
     """
     weight, bias = parameters[f"{name}.weight"], parameters[f"{name}.bias"]
     rows = inputs.flatten(1, -2)
@@ -116,7 +116,7 @@ def project(weight: Tensor, inputs: Tensor) -> Tensor:
 
 
 FEWEST_ROWS = 16
-"""Fewest rows of an agent in a product; fewer are padded with zeros."""
+"""Fewest rows that a product computes for an agent; fewer are padded with zeros."""
 _FEW_ROWS, _MANY_ROWS = 64, 256
 # Eight outputs take more than twice the time of sixteen.
 _FEWEST_OUTPUTS, _OUTPUTS_AT_A_TIME = 16, 8
@@ -126,21 +126,21 @@ _ROWS_OF_A_PIECE, _MATRICES_IN_PIECES = 256, 64
 
 
 def padded_outputs(outputs: int) -> int:
-    """Return the outputs that a product computes, padded with zeros."""
+    """Return how many outputs a product computes, padding with zeros included."""
     return max(outputs + -outputs % _OUTPUTS_AT_A_TIME, _FEWEST_OUTPUTS)
 
 
 def padded_inputs(inputs: int) -> int:
-    """Return the inputs that a product reads, padded with zeros."""
+    """Return how many inputs a product reads, padding with zeros included."""
     return _INPUTS_OF_ONE if inputs == 1 else inputs
 
 
 def _stacked_product(rows: Tensor, weight: Tensor) -> Tensor:
-    """Multiply each agent's rows `[agents, rows, in]` by its matrix `[agents, in, out]`, in its type; return float32.
+    """Multiply each agent's rows `[agents, rows, in]` by its matrix `[agents, in, out]` in the matrix's type.
 
     The bits of a row must not depend on other rows or agents, or on the number of threads. With fewer than a dozen
-    rows, or with outputs that do not fill a vector of eight, the library's kernels round by these, so both are filled
-    up with zeros. So is a single input: the gradient of its weights is a product with a single row.
+    rows, or with outputs that do not fill a vector of eight, the rounding of torch's kernels depends on their number,
+    so both are padded with zeros. So is a single input: the gradient of its weights is a product with a single row.
     """
     count, inputs, outputs = rows.shape[1], rows.shape[2], weight.shape[2]
     if more := padded_inputs(inputs) - inputs:
@@ -162,11 +162,11 @@ def pooled(shares: Tensor, values: Tensor) -> Tensor:
 def split_product(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """Return factors of a product whose bits do not depend on the number of threads; `join_product` joins the result.
 
-    MKL divides the rows of a single product among threads, and rounds otherwise where one has few of them: 31 rows
-    from three threads on, 63 from 16, 127 from 32. It does not divide a product of a batch, unless there are
-    three threads for each and a row or two more than 96 or 256. Few rows are therefore computed in two halves,
-    or, where a half has less than 16, twice. All factors are views: a copy may lie otherwise in memory, on which the
-    rounding depends too.
+    MKL divides the rows of a single product among threads, and rounds differently where a thread has few rows: 31 rows
+    from three threads on, 63 from 16, 127 from 32. It does not divide the products of a batch, unless there are three
+    threads for each product, and a row or two more than 96 or 256. Few rows are therefore computed in two halves, or,
+    where a half has less than 16, twice. All factors are views: the rounding depends on the place in memory too, which
+    a copy may change.
     """
     rows = left.shape[1]
     if len(left) > 1 or rows >= _MANY_ROWS:
@@ -179,14 +179,14 @@ def split_product(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def join_product(found: Tensor, agents: int, rows: int) -> Tensor:
-    """Return the product `[agents, rows, out]` of factors that were `split_product`."""
+    """Return the product `[agents, rows, out]`, given that of the factors from `split_product`."""
     if found.shape[1] != rows:
         return found.view(1, rows, -1)
     return found[:1] if len(found) > agents else found
 
 
 class _SingleProduct(torch.autograd.Function):
-    """The product of a single pair of matrices, whose gradients are `split_product` too."""
+    """The product of a single pair of matrices by `split_product`, as are the products in its gradients."""
 
     @staticmethod
     def forward(ctx: Any, left: Tensor, right: Tensor) -> Tensor:  # noqa: ANN401 - torch's context
@@ -232,11 +232,11 @@ def _sums_rows_in_pieces(left: Tensor) -> bool:
 
 
 def _add_product_in_pieces(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add the float32 product `[agents, inputs, rows] x [agents, rows, outputs]`, whose rows are added up in pieces.
+    """Add the float32 product `[agents, inputs, rows] x [agents, rows, outputs]`, summed over pieces of rows.
 
     The gradient of a small weight is a sum over very many rows. cuBLAS gives each agent one block of threads for it, so
-    that only 16 of the 132 multiprocessors of an H200 compute. Pieces occupy all of them. Each agent has a product of
-    its own, since the rows of all agents are one batch only where they lie together in memory.
+    that only 16 of the 132 multiprocessors of an H200 compute. Pieces occupy all of them. Each agent's pieces are one
+    call, since the pieces of all agents form a batch only where they lie together in memory.
     """
     pieces, last = divmod(left.shape[2], _ROWS_OF_A_PIECE)
     whole = pieces * _ROWS_OF_A_PIECE
@@ -253,7 +253,7 @@ def _add_product_in_pieces(total: Tensor, left: Tensor, right: Tensor) -> None:
 def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
     """Add the float32 product of stacked matrices to `total` in place, with the bits of `split_product`.
 
-    A GPU adds up many rows in pieces.
+    A GPU sums many rows in pieces.
     """
     if _sums_rows_in_pieces(left):
         _add_product_in_pieces(total, left, right)

@@ -1,6 +1,6 @@
 """Policies: the actions of an actor, given its outputs and noise, and their probability densities.
 
-Every operation rounds each value by itself, so that the bits of an action do not depend on what is computed with it.
+Every operation rounds each value by itself, so that the bits of an action do not depend on the other actions.
 """
 
 import math
@@ -20,12 +20,12 @@ class Heads:
 
     Attributes:
         critics: number of critics.
-        action_values: critics value an observation with an action, Q(s, a); else the observation alone, V(s).
+        action_values: true: critics value an observation with an action, Q(s, a); false: the observation alone, V(s).
         spread: where the logarithm of the actor's standard deviation comes from. `none`: the actor is deterministic;
             `free`: one parameter for each value of an action; `observed`: outputs of the actor.
         initial_log_std: initial value of the parameters of `free`.
-        whole_episodes: batches have any steps of whole episodes, not those of one block from a task's sampler.
-        outcomes: settings of each candidate whose outcomes the actor predicts, see `KnownOutcomes`; 0: none.
+        whole_episodes: a batch mixes steps of whole episodes; it is not from one block, drawn by a task's sampler.
+        outcomes: number of settings of a candidate whose outcomes the actor predicts (`KnownOutcomes`); 0: none.
         return_steps: most steps of an episode that a transition spans.
     """
 
@@ -56,21 +56,21 @@ class Policy(Protocol):
         """Actions without noise, in natural units."""
 
     def play(self, noise: Tensor | None) -> SampledActions:
-        """Return actions with noise, `[agents, at most batch, *action]`; the mode for the observations without noise.
+        """Return actions; `noise`, `[agents, count, *action]`, is for the first `count` observations, others get none.
 
-        The noise is standard normal for a stochastic policy, and in fractions of an action's range for a deterministic
-        one.
+        An action without noise is the mode. The noise is standard normal for a stochastic policy, and in fractions of
+        an action's range for a deterministic one.
         """
 
     def sample(self, noise: Tensor) -> Tensor:
-        """Draw actions by standard normal noise, as they are stored; differentiable where the policy is."""
+        """Draw actions by standard normal noise, in their stored form; differentiable where the policy is."""
 
     def log_prob(self, stored: Tensor) -> Tensor:
         """Return the log-density of stored actions: float32 `[agents, batch]`."""
 
     @property
     def entropy(self) -> Tensor:
-        """Float32 `[agents, batch]`."""
+        """Entropy for each observation, in nats: float32 `[agents, batch]`."""
 
 
 class Box:
@@ -124,7 +124,7 @@ class Box:
         return (actions - self.low) / self._range
 
     def raw(self, fractions: Tensor) -> Tensor:
-        """Inverse of squashing, of fractions between the bounds from -1 to 1, both excluded."""
+        """Invert squashing: return the numbers for actions scaled to -1 to 1, both excluded."""
         return (torch.log1p(fractions) - torch.log1p(-fractions)) / (2.0 * self._steepness)
 
     def log_slope(self, raw: Tensor) -> Tensor:
@@ -160,7 +160,7 @@ class SquashedGaussian:
     Attributes:
         mean: float32 `[agents, batch, ..., values]`, before squashing.
         log_std: the same shape; None: the policy is deterministic.
-        box: the actions.
+        box: bounds of the actions.
     """
 
     mean: Tensor
@@ -188,7 +188,7 @@ class SquashedGaussian:
         return self.mean + torch.exp(self._spread) * noise
 
     def log_prob(self, stored: Tensor) -> Tensor:
-        """Log-density of actions, given before squashing, summed over the values of an action."""
+        """Log-density of actions, summed over an action's values; `stored` are the numbers before squashing."""
         spread = self._spread
         score = (stored - self.mean) * torch.exp(-spread)
         normal = -0.5 * score * score - spread - 0.5 * math.log(2.0 * math.pi)
@@ -196,7 +196,7 @@ class SquashedGaussian:
 
     @property
     def entropy(self) -> Tensor:
-        """Entropy of the normal distribution before squashing, summed; the actions' entropy has no closed form."""
+        """Entropy before squashing, summed over an action's values; that of squashed actions has no closed form."""
         return (self._spread + 0.5 * math.log(2.0 * math.pi * math.e)).flatten(2).sum(-1)
 
     @property
@@ -227,7 +227,7 @@ class Categorical:
         return SampledActions(chosen, chosen)
 
     def sample(self, noise: Tensor) -> Tensor:
-        """Return the choice whose logit with noise is highest, which draws by the probabilities.
+        """Return the choice whose logit plus noise is highest, which draws each choice with its probability.
 
         Standard normal noise becomes Gumbel noise by way of its distribution function (Gumbel 1954, "Statistical theory
         of extreme values", section 5). There is no gradient.

@@ -61,7 +61,7 @@ class Population:
         return cls(torch.cat([part.weights for part in parts]), state)
 
     def with_weights(self, weights: Tensor) -> "Population":
-        """Return agents with these weights, float32 `[agents, parameters]`, each with the state of this one agent."""
+        """Return agents with these weights, float32 `[agents, parameters]`; all get the state of this single agent."""
         repeated = {name: held.repeat(len(weights), *[1] * (held.dim() - 1)) for name, held in self.state.items()}
         return Population(weights, repeated)
 

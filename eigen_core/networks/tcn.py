@@ -32,7 +32,7 @@ from eigen_core.networks.layout import (
 
 
 def receptive_dilations(window: int) -> tuple[int, ...]:
-    """Dilations of convolutions of width 2 that see exactly `window` days: powers of two, then the rest."""
+    """Dilations of convolutions of width 2 that see exactly `window` days: powers of two, then what is left."""
     dilations, left, power = [], window - 1, 1
     while left > 0:
         dilation = min(power, left)
@@ -46,11 +46,11 @@ def receptive_dilations(window: int) -> tuple[int, ...]:
 class Schedule:
     """Days that each layer computes for some wanted days of a block.
 
-    The last layers compute only what the wanted days depend on: twice as many days a layer further down, until that
-    would be more than the whole block.
+    The last layers compute only what the wanted days depend on, each layer below twice as many days. The first layers
+    compute the whole block, where this is less work.
 
     Attributes:
-        window: days seen, the last included.
+        window: days that an embedding depends on, its own included.
         days: days of the block.
         wanted: number of wanted days of each agent; None: all days.
     """
@@ -73,7 +73,7 @@ class Schedule:
 
     @cached_property
     def whole(self) -> int:
-        """Layers after the input layer that compute all days."""
+        """Number of layers after the input layer that compute all days of the block."""
         layers = len(self.dilations)
         if self.wanted is None:
             return layers
@@ -81,14 +81,14 @@ class Schedule:
         return min(range(layers + 1), key=lambda last: (sum(self.full[: last + 1]) + sum(sparse[last:]), last))
 
     def gathered(self, wanted: Tensor) -> Tensor:
-        """Return the days of the last whole layer that wanted days depend on.
+        """Return the days that wanted days depend on, of the last layer that computes the whole block.
 
         Args:
-            wanted: int64 `[agents, days]`, counted from the block's first day, different for an agent.
+            wanted: int64 `[agents, days]`, counted from the block's first day; an agent's days all differ.
 
         Returns:
-            int64 `[sets, agents, days]`, different for an agent in each set; the first half holds the earlier days that
-            the layer above reads.
+            int64 `[sets, agents, days]`; an agent's days in a set all differ. The first half of the sets holds the
+            earlier days that the layer above reads.
         """
         places = wanted[None]
         # The second half holds the later days that the layer reads.
@@ -97,12 +97,12 @@ class Schedule:
         return places
 
     def padded_columns(self, columns: int) -> int:
-        """Return the columns to compute: the rounding of products of few rows depends on their number."""
+        """Return how many columns to compute for `columns`: with too few, a product's rounding depends on its rows."""
         return max(columns, -(-FEWEST_ROWS // min(self.days, self.wanted or self.days)))
 
     @cached_property
     def steps(self) -> tuple[int, ...]:
-        """Distance of the two inputs of each layer among the days that it reads."""
+        """Distance between the two inputs of each layer, in places among the days that the layer reads."""
         above = range(len(self.dilations) - self.whole)
         # A gathered layer reads twice the days that it computes: its earlier inputs come first.
         return (*self.dilations[: self.whole], *((self.wanted or 0) << left for left in reversed(above)))
@@ -130,7 +130,7 @@ class Block:
         return [slice(start, min(start + self.chunk, columns)) for start in range(0, columns, self.chunk)]
 
     def history(self, columns: slice, inputs: int) -> Tensor:
-        """Return some columns with the window before the block, padded with zeros to `inputs` features."""
+        """Return features of the block and the window before it for some columns, padded with zeros to `inputs`."""
         schedule, features = self.schedule, self.features[:, columns]
         start, shape = self.first_day - (schedule.window - 1), features.shape[1:]
         history = features.new_zeros((schedule.full[0], schedule.padded_columns(shape[0]), inputs))
@@ -203,7 +203,7 @@ class Convolutions(torch.autograd.Function):
 
 
 def _layers(weights: Sequence[Tensor]) -> list[Layer]:
-    """Return the layers, padded with zeros to widths at which the rounding of products depends on nothing else."""
+    """Return the layers, padded with zeros to widths at which a row's rounding does not depend on other rows."""
     layers, last = [], len(weights) // 2 - 1
     for index, (weight, bias) in enumerate(zip(weights[::2], weights[1::2], strict=True)):
         agents, inputs, outputs = weight.shape
@@ -221,7 +221,7 @@ def _layers(weights: Sequence[Tensor]) -> list[Layer]:
 def _zeros(layer: Layer) -> Layer:
     """Return zeros to add a layer's gradients to; for each day read, the agents' zeros are contiguous.
 
-    Otherwise each agent's product would be computed alone, with bits that depend on threads; see `split_product`.
+    Otherwise each agent's product would be computed alone, and its bits would depend on threads (`split_product`).
     """
     agents, read, *matrix = layer.weight.shape
     weight = torch.zeros((read, agents, *matrix), device=layer.bias.device)
@@ -269,7 +269,7 @@ _Kept = list[tuple[Tensor, Tensor]]
 def _hidden(
     block: Block, columns: slice, places: Tensor | None, layers: list[Layer], kept: _Kept | None = None
 ) -> Tensor:
-    """Return the input of the output layer; keep input and output of each other layer in `kept`."""
+    """Return the input of the output layer; append input and output of each other layer to `kept`, if given."""
     schedule = block.schedule
     history = block.history(columns, layers[0].weight.shape[2])
     shared = history.expand(len(layers[0].bias), *history.shape)
@@ -322,7 +322,7 @@ def _add_gradients(
 
 
 def _through_relu(gradient: Tensor, result: Tensor) -> Tensor:
-    """Return the gradient before a ReLU with this result, in the memory of the result."""
+    """Return the gradient of a ReLU's input, given that of its output `result`, whose memory it overwrites."""
     through: Tensor = torch.ops.aten.threshold_backward.grad_input(gradient, result, 0.0, grad_input=result)
     return through
 

@@ -105,7 +105,7 @@ REFUSED: dict[str, Callable[[TrajectoryBuffer], None]] = {
     "There is no column speed among": lambda buffer: buffer.write(0, {"speed": torch.zeros(2)}),
     r"reward of a step is torch.float32 \[3\], not": lambda buffer: buffer.write(0, {"reward": torch.zeros(3)}),
     "3 lengths were given for 2 trajectories": lambda buffer: buffer.finish(np.array([1, 2, 3])),
-    "Lengths are -1 to 5, not 0 to 4": lambda buffer: buffer.finish(np.array([-1, 5])),
+    "Trajectory lengths must be 0 to 4, not -1 to 5": lambda buffer: buffer.finish(np.array([-1, 5])),
 }
 
 
