@@ -67,7 +67,7 @@ class AssetActions:
 
 
 def market_actions(config: Config, device: torch.device) -> AssetActions:
-    """Return actions of three values: coefficient, sale target and, if `trading.rank` is `separate`, rank."""
+    """Return the market task's actions: coefficient, sale target and, if `trading.rank` is `separate`, rank."""
     # Must precede the first computation, in `Box`.
     compute_reproducibly(config.instructions, device)
     trading, observes = config.trading, config.trading.observe_portfolio
@@ -105,7 +105,7 @@ def _raw_coefficient(coefficient: float, highest: float) -> float:
 
 
 def portfolio_actions(config: Config, device: torch.device) -> AssetActions:
-    """Return actions of two values: wanted score of an asset, and speed, the share of the way to it that is gone."""
+    """Return the portfolio task's actions: wanted score, and speed, the share of the way to it that a score moves."""
     # Must precede the first computation, in `Box`.
     compute_reproducibly(config.instructions, device)
     most = config.portfolio.max_score

@@ -1,4 +1,4 @@
-"""Tasks (environments): market, portfolio, Gymnasium."""
+"""Tasks that agents play: market, portfolio, Gymnasium."""
 
 from typing import Any, cast
 

@@ -1,4 +1,4 @@
-"""The task `gym:Name`: episodes of a Gymnasium environment whose observations and actions are vectors or choices.
+"""The task `gym:Name`: episodes of a Gymnasium environment with vectors as observations, vectors or choices as actions.
 
 The start of an episode is the seed of its reset; training, validation and holdout have different seeds.
 """
@@ -59,7 +59,7 @@ class GymnasiumTask(Task[Tensor, Tensor]):
     """Implements `Task`.
 
     Raises:
-        InputError: the replay may be too small for a generation, or the learner needs continuous actions.
+        InputError: the replay may be too small for a generation, or actions are discrete and the learner needs others.
     """
 
     training_starts, validation_starts, holdout_starts = _TRAINING_SEEDS, _VALIDATION_SEEDS, _HOLDOUT_SEEDS
@@ -238,7 +238,7 @@ def require_capacity(config: Config, facts: EnvironmentFacts) -> None:
 class RunningMoments:
     """Mean and variance of vectors of length `values`, in tensors of the task's state whose names begin with `name`.
 
-    The host sums them, so that bits do not depend on threads.
+    NumPy sums the vectors on the host, so that bits do not depend on threads.
     """
 
     def __init__(self, name: str, values: int, device: torch.device) -> None:
@@ -253,7 +253,7 @@ class RunningMoments:
         return self._named(count, sums, sums.clone())
 
     def after(self, state: Mapping[str, Tensor], vectors: NDArray[np.float64]) -> dict[str, Tensor]:
-        """Return the state with `[rows, values]` added."""
+        """Return the state with `vectors`, `[rows, values]`, added."""
         count, sums, squares = self._of(state)
         return self._named(
             count + len(vectors),
@@ -278,7 +278,7 @@ class RunningMoments:
 
 
 def discounted_returns(rewards: NDArray[np.float64], ends: NDArray[np.bool_], gamma: float) -> NDArray[np.float64]:
-    """Return the discounted sum of the rewards of each step and those before it in its episode, `[rows]`.
+    """Return for each step the discounted sum of its reward and the earlier ones of its episode, `[rows]`.
 
     Their standard deviation scales rewards (Engstrom et al. 2020, arXiv:2005.12729, section 3). The rows are whole
     episodes one after another, whose last steps `ends` marks.

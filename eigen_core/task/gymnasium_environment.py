@@ -26,7 +26,7 @@ Environment = gymnasium.Env[Any, Any]
 
 @dataclass(frozen=True)
 class EnvironmentFacts:
-    """Values of a flattened observation and of an action (choices, if discrete), and most steps of an episode."""
+    """Number of values of a flattened observation and of an action (choices, if discrete), most steps of an episode."""
 
     observation_values: int
     action_values: int
@@ -44,11 +44,12 @@ class EnvironmentFacts:
 
 @dataclass(frozen=True)
 class OpenedEnvironment:
-    """An environment whose observations are vectors and whose actions are vectors with bounds, or choices.
+    """A Gymnasium environment whose observations are vectors and whose actions are vectors with bounds, or choices.
 
     Attributes:
         name: `task` of the configuration, without `gym:`.
         low, high: bounds of a flattened action, float32 `[values]`; 0 and 1 for each choice of a discrete one.
+        first_choice: the environment's number of the first choice.
     """
 
     name: str
@@ -69,7 +70,7 @@ class OpenedEnvironment:
 
 
 def open_environment(config: Config) -> OpenedEnvironment:
-    """Make the environment that a task names, check its spaces, and play one step.
+    """Make the Gymnasium environment that `config.task` names, check its spaces, and play one step.
 
     The task names an id of Gymnasium's registry (`gym:Pendulum-v1`), one that a module registers when it is imported
     (`gym:module:Name-v0`), or a class (`gym:module:Class`).
@@ -126,7 +127,7 @@ def _with_spaces(
         )
     if episode_steps is None:
         raise InputError(
-            f"task gym:{name}: it is registered without max_episode_steps: give environment.episode_steps, the most "
+            f"task gym:{name}: it has no registered max_episode_steps: give environment.episode_steps, the most "
             "steps of an episode."
         )
     discrete = isinstance(actions, spaces.Discrete)
@@ -137,7 +138,7 @@ def _with_spaces(
 def _require_playable(opened: OpenedEnvironment, environment: Environment) -> None:
     """Play one step, and raise InputError if `reset` or `step` breaks Gymnasium's interface.
 
-    Gymnasium's own `check_env` asks for more than agents need, such as rendering, and only warns of other shapes.
+    Gymnasium's own `check_env` asks for more than agents need, such as rendering, and only warns of wrong shapes.
     """
     middle, asked = np.float32(0.5) * (opened.low + opened.high), environment.observation_space.shape
     call = "reset(seed=0)"
@@ -161,15 +162,15 @@ def _require_shape(name: str, values: Any, asked: tuple[int, ...] | None) -> Non
 
 
 def _maker(name: str, settings: EnvironmentConfig) -> tuple[Callable[[], Environment], int | None]:
-    """Return the constructor of the environment, and its registered limit of steps."""
+    """Return the constructor of the environment, and its registered limit of steps; None if it has no limit."""
     module, _, rest = name.rpartition(":")
     if module:
         try:
             found = getattr(import_module(module), rest, None)
         except ImportError as error:
             raise InputError(
-                f"task gym:{name}: module {module} cannot be imported ({error}): install it, or name its folder in "
-                "PYTHONPATH."
+                f"task gym:{name}: module {module} cannot be imported ({error}): install it, or add its folder to "
+                "the environment variable PYTHONPATH."
             ) from error
         if isinstance(found, type) and issubclass(found, gymnasium.Env):
             return found, None
@@ -207,7 +208,7 @@ def _one_line(error: Exception) -> str:
 
 
 ActionFunction = Callable[[NDArray[np.float32], int], tuple[NDArray[np.float32], NDArray[np.float32]]]
-"""Takes observations and their step; returns actions and their stored form. Arrays are `[episodes, values]`."""
+"""Takes observations and their step; returns actions, and these as to be stored. Arrays are `[episodes, values]`."""
 
 
 @dataclass(frozen=True)
@@ -251,7 +252,7 @@ class EnvironmentPool:
         self._environments: list[Environment] = []
 
     def play(self, seeds: NDArray[np.int64], act: ActionFunction) -> EpisodeArrays:
-        """Play one episode for each seed of a reset; FloatingPointError if an observation or reward is not finite."""
+        """Play one episode for each seed; FloatingPointError if an observation or a reward is not finite."""
         opened, count = self._opened, len(seeds)
         while len(self._environments) < count:
             self._environments.append(opened.make())

@@ -1,4 +1,4 @@
-"""Interface of a task (environment): observations and their storage, networks, and episodes."""
+"""Interface of a task, which agents play: observations and their storage, networks, and episodes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class TaskData:
     Attributes:
         content: argument `data` of the task; None: the task needs no data.
         size, facts: size of the data in words, and as a dataclass of numbers (None without data).
-        lines: findings in the data, as sentences for users.
+        lines: findings in the data, as sentences to print or log.
         parts: days of training, validation and holdout, as rows of a table.
     """
 
@@ -45,7 +45,7 @@ class Rollout:
 
     Attributes:
         rewards: sum of each episode's rewards, float64 `[agents, episodes of an agent]`, on the host.
-        counts: the task's own counts of each episode, float64 `[agents * episodes of an agent, ...]`, on the host.
+        counts: the task's own numbers for each episode, float64 `[agents * episodes of an agent, ...]`, on the host.
         transitions: the rows to store, ordered by episode and step: all of the task's columns, on the device; None if
             they were not recorded.
     """
@@ -128,17 +128,17 @@ class Task(Protocol[Observed, Encoded]):
 
     Attributes:
         critic_layout, actor_layout: parameters of an agent; in a row of the population the critic's come first.
-        box: the actions.
+        box: bounds of the actions.
         columns: the values of a stored transition.
         episode_steps, min_episode_steps: most and fewest steps of an episode.
         episode_end: name of the bool column that marks the last step of an episode, terminated or truncated.
-        fingerprint: hash of the data.
+        fingerprint: hash of the data, or of the Gymnasium environment's name and sizes.
         block_bytes: size of the largest array that learning from a batch makes for one agent; it decides how many
             agents learn together.
         play_bytes: memory of one agent while it plays the episodes of a generation; it decides how many play together.
-        state: running moments that normalise observations, never changed in place. Phases set it from the training
-            state. A generation learns with the moments with which it played; the first one, which plays without any,
-            learns with those of its own episodes.
+        state: running moments that normalise observations and rewards, never changed in place. Phases set it from the
+            training state. A generation learns with the moments with which it played; the first generation, which
+            plays without moments, learns with those of its own episodes.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class Task(Protocol[Observed, Encoded]):
         """Return random data of the shape of a panel.
 
         Raises:
-            InputError: no run could be trained on it, or the task is not played on a panel, as by default.
+            InputError: no training run could use such a panel, or the task (as by default) is not played on a panel.
         """
         raise InputError(
             f"task {config.task} is not played on a panel of prices: leave out --days, --columns and --assets."
@@ -183,7 +183,7 @@ class Task(Protocol[Observed, Encoded]):
 
     @property
     def training_starts(self) -> range:
-        """Possible starts of training episodes: days of a panel, or seeds of an environment."""
+        """Possible starts of training episodes: days of a panel, or seeds of a Gymnasium environment."""
 
     @property
     def validation_starts(self) -> range:
@@ -224,7 +224,7 @@ class Task(Protocol[Observed, Encoded]):
         return self.state
 
     def statistics(self, rollout: Rollout) -> dict[str, float]:
-        """Return statistics of the episodes for users, by name."""
+        """Return statistics of the episodes for logs and reports, by name."""
 
     def excess(self, rollout: Rollout) -> Excess | None:  # noqa: ARG002
         """Return the excess of the trades over the market; None where there are too few, or no market."""
@@ -234,7 +234,7 @@ class Task(Protocol[Observed, Encoded]):
         """Return a sampler of the replay as it is now; None while there are too few transitions for a batch."""
 
     def transitions(self, replay: Replay, slots: Tensor, block: FirstDay) -> Transitions[Observed]:
-        """Return the transitions in `slots`, int64 `[agents, batch]`, of a block."""
+        """Return the transitions in `slots`, int64 `[agents, batch]`; all are from the block with first day `block`."""
 
     def encode(self, critic: Parameters, observations: Observed) -> Encoded:
         """Encode observations with the encoder that the critic's loss trains."""
@@ -249,11 +249,11 @@ class Task(Protocol[Observed, Encoded]):
         """
 
     def check_rows(self, ring: Ring) -> str | None:  # noqa: ARG002
-        """Return a fault (`has ...`) of a ring whose rows cannot be whole episodes, or None."""
+        """Return why a replay's rows cannot be whole episodes, as a phrase (`has ...`); None if they can."""
         return None
 
     def facts(self) -> dict[str, JsonValue]:
-        """Return the facts that a user of an agent needs besides weights and configuration."""
+        """Return what a program that lets an agent act needs besides its weights and the configuration."""
         return {}
 
 
@@ -273,7 +273,7 @@ class DifferentiableGrowth(Protocol):
             first_day, days: the first day, and the number of days.
 
         Returns:
-            Rewards, and turnover as a share of the equity, without a gradient: float32 `[agents, days]` each.
+            Rewards, and turnover as a share of the equity (without a gradient): float32 `[agents, days]` each.
         """
 
 
@@ -283,8 +283,8 @@ class Outcomes:
 
     Attributes:
         rewards: float32, in the units of the task's rewards.
-        shares: float32, time for which the candidate would have been blocked, as a share of the longest.
-        known: bool `[agents, batch, candidates]`, it could have been taken and its end is known.
+        shares: float32, time for which the candidate would have been blocked, as a share of the longest holding time.
+        known: bool `[agents, batch, candidates]`, the candidate could have been taken and its end is known.
     """
 
     rewards: Tensor
@@ -297,14 +297,14 @@ class KnownOutcomes(Protocol):
     """A task whose alternatives all have known outcomes.
 
     At each step an agent may take one of several candidates (assets) with one of `Heads.outcomes` settings (sale
-    targets), and the candidate is blocked until its end. This changes nothing else, so all outcomes are known unplayed.
+    targets), and the candidate is blocked until its end. Outcomes do not depend on actions, so all are known unplayed.
     """
 
     def outcome_sampler(self, batch_size: int) -> BatchSampler | None:
-        """Return a sampler of different moments of the training part; None while there are too few for a batch."""
+        """Return a sampler of different moments of the training days; None if there are too few for a batch."""
 
     def outcomes(self, moments: Tensor, block: FirstDay) -> tuple[Any, Outcomes]:
-        """Return observations at moments of a block, int64 `[agents, batch]`, and the outcomes."""
+        """Return observations at moments of a block, int64 `[agents, batch]`, and all outcomes from there."""
 
     def expected_outcomes(self, actor: Parameters, encoding: Any) -> ExpectedOutcomes:  # noqa: ANN401 - the task's own
         """Return the outcomes that the actor predicts for the alternatives."""

@@ -41,7 +41,7 @@ class _Day(NamedTuple):
     Attributes:
         rows, time: results of `EncodedEpisodes.of_step`.
         portfolio: float16 `[agents, slices, assets, values]`.
-        noise: argument of `Policy.play`.
+        noise: the day's argument of `Policy.play`.
         decision: result of `TradingEnvironment.decision_inputs`.
     """
 
@@ -64,7 +64,7 @@ class OutcomeTable:
         first_day: day of the first row.
         rewards: float32 `[days, assets, targets]`; NaN where nothing can be bought.
         shares: float16 `[days, assets, targets]`, days from the decision to the exit / `trading.holding_days`; above 1
-            where a sale waits.
+            where the sale waits for a price.
     """
 
     first_day: int
@@ -73,7 +73,7 @@ class OutcomeTable:
 
     @classmethod
     def of(cls, prices: Prices, trading: TradingConfig, days: range, targets: Tensor) -> "OutcomeTable":
-        """Return the table of decisions whose positions end within `days`; targets float64 `[targets]`."""
+        """Return the table of decisions whose positions end within `days`; `targets` are float64 `[targets]`."""
         decided = days[: -trading.holding_days]
         shape = (len(decided), prices.assets, len(targets))
         table = cls(
@@ -212,7 +212,7 @@ class MarketTask(PanelTask):
         portfolios: Tensor,
         stored: Tensor,
     ) -> tuple[Rollout, EpisodeSummary]:
-        """Return rollout and summary, with the transitions of the episodes that have portfolios and actions."""
+        """Return rollout and summary; the rollout has the transitions of the recorded episodes, each agent's first."""
         agents, recorded = stored.shape[:2]
         rows = None
         if recorded:

@@ -43,7 +43,7 @@ from eigen_core.trading.equity import periods_per_year
 
 @dataclass(frozen=True)
 class MarketObservation:
-    """Observations of agents after the close of some days; the encoder finds the features by `days`.
+    """Observations of agents after the close of some days; the encoder looks up the features of `days`.
 
     Attributes:
         days: int64 `[agents, batch]`, the last day of each window of features.
@@ -83,7 +83,7 @@ class PanelFacts:
 
     @classmethod
     def of_shape(cls, config: Config, days: int, columns: int, assets: int) -> "PanelFacts":
-        """Return the size of a panel without data; raise `InputError` if features are columns of the data."""
+        """Return the size of a panel of this shape; raise `InputError` if features are columns of the data."""
         market = config.market
         if market.uses_columns:
             raise InputError(
@@ -141,7 +141,7 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
         self._episode_times = episode_times(config.trading, device)
 
     def _block_bytes(self, config: Config, device: torch.device) -> int:
-        """Return the size of a layer of the encoder, or of the heads, for a batch of one agent (bytes)."""
+        """Return the size of a layer of the encoder or of the heads, the larger, for a batch of one agent (bytes)."""
         network, batch, columns = config.network, batch_setting(config.learner, "batch_size"), self.panel.columns
         heads = SINGLE * batch * self.panel.assets * network.head_width
         if not self.network.block_bound:
@@ -173,7 +173,7 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
 
     @abstractmethod
     def decisions(self, weights: Tensor, starts: NDArray[np.int64]) -> tuple[Tensor, Excess | None]:
-        """Return the share of each asset in each decision of agents without noise, and their excess over the market.
+        """Play agents without noise; return each asset's share in each decision, and the excess over the market.
 
         The shares are `[agents * episodes, days, assets]`; the arguments are those of `Task.roll_out`.
         """
@@ -187,7 +187,7 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
         record: bool = False,
         fixed: int = 0,
     ) -> tuple[Rollout, Any]:
-        """Play like `roll_out`; return the rollout, and the decisions in the task's own form."""
+        """Play like `roll_out`; return the rollout, and the decisions in a form that each task defines."""
 
     def roll_out(
         self,
@@ -211,7 +211,7 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
 
     @staticmethod
     def warnings(config: Config, facts: PanelFacts) -> Sequence[str]:
-        """Return warnings about rules that do not suit the data."""
+        """Return warnings about trading rules that do not suit the data."""
         needed, holdout = fewest_days(config.trading), config.market.holdout_days
         if facts.assets > 1 or not holdout:
             return ()
@@ -265,7 +265,7 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
         return self.day_sampler(stored_days(replay), self.panel.splits.train.stop, batch_size)
 
     def day_sampler(self, row_days: NDArray[np.int32], stop: int, batch_size: int) -> BlockSampler | None:
-        """Return a sampler of rows of these days, all before `stop`; None while each block has too few of them."""
+        """Return a sampler of rows of these days, all before `stop`; None if no block has enough days for a batch."""
         sampler = BlockSampler(row_days, min(self.block_days, stop), stop, self._return_steps, batch_size)
         return sampler if len(sampler.block_starts) else None
 
@@ -349,9 +349,9 @@ def require_scale(config: Config, days: int, steps: int) -> None:
 
 
 def day_runs(starts: NDArray[np.int64], steps: int, days_before: int) -> list[range]:
-    """Return the runs of consecutive days to encode for episodes.
+    """Return the ranges of consecutive days to encode for episodes of `steps` days.
 
-    Days between two episodes are encoded too if they are at most `days_before`: as many days before each run are
+    Days between two episodes are encoded too if they are at most `days_before`: as many days before each range are
     computed anyway. `starts` are the first days of the episodes, int64 `[episodes]`.
     """
     runs: list[range] = []
@@ -364,7 +364,7 @@ def day_runs(starts: NDArray[np.int64], steps: int, days_before: int) -> list[ra
 
 
 class EncodedEpisodes:
-    """The encoded days of the episodes of agents; a day of several episodes is encoded once.
+    """The encoded days of agents' episodes; a day in several episodes of an agent is encoded once.
 
     Args:
         weights: float32 `[agents, parameters]`.
@@ -413,10 +413,10 @@ class EncodedEpisodes:
         return prepared
 
     def prepared(self, rows: Tensor, times: Tensor) -> Tensor:
-        """Return `AgentNetwork.prepare_actor` of encoded days, float32 `[agents, days, assets, width]`.
+        """Return the result of `AgentNetwork.prepare_actor` for days, float32 `[agents, days, assets, width]`.
 
         Args:
             rows: indices of the encoded days, int64 `[agents, days]`.
-            times: time in the episode, float32 `[..., days, values]`.
+            times: the days' time in the episode, float32 `[..., days, values]`.
         """
         return self._network.prepare_actor(self.actor, self._days.picked(rows), times)

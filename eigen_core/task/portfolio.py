@@ -47,12 +47,12 @@ def decide_scores(
     *,
     ensemble: bool = False,
 ) -> ScoreDecisions:
-    """Let agents decide after a day.
+    """Let agents decide after the close of one day.
 
     Args:
         prepared: result of `AgentNetwork.prepare_actor` for the day, float32 `[agents, ..., assets, width]`.
-        scores: float32 `[agents, ..., assets]`, before the decision. None on the first day: they are 0, and the
-            decision sets them at once.
+        scores: float32 `[agents, ..., assets]`, before the decision. None on the first day: the scores are 0, and the
+            decision sets them to the wanted ones at once, at any speed.
         noise: see `Policy.play`.
         ensemble: average the actions of the agents, which share one portfolio of scores.
     """
@@ -71,7 +71,7 @@ def decide_scores(
 def episode_scores(network: AgentNetwork, actor: Parameters, prepared: Tensor, noise: Tensor | None) -> ScoreDecisions:
     """Let agents decide on all days of episodes; differentiable.
 
-    `prepared` is float32 `[agents, episodes, days, assets, width]`; noise and result have another last dimension.
+    `prepared` is float32 `[agents, episodes, days, assets, width]`; noise and result differ in the last dimension.
     """
     if not network.portfolio_values:
         policy = network.policy(actor, prepared.flatten(1, 2), None)
@@ -107,9 +107,9 @@ class PortfolioTask(PanelTask):
         if config.trading.delisting_loss is None and config.portfolio.short > 0.0 and not self._tradable.all():
             day, asset = (~self._tradable).nonzero()[0].tolist()
             raise InputError(
-                "trading.delisting_loss is empty, as in runs of earlier versions, whose portfolios can sell short "
-                f"(portfolio.short) only if all symbols trade every day. {panel.symbols[asset]} does not trade on "
-                f"{panel.dates[day]}: results would be wrong. Train a new run."
+                "trading.delisting_loss is empty, as in runs of earlier versions of Eigen: portfolios can then sell "
+                f"short (portfolio.short) only if all symbols trade every day. {panel.symbols[asset]} does not trade "
+                f"on {panel.dates[day]}: results would be wrong. Train a new run."
             )
 
     @staticmethod
@@ -160,7 +160,7 @@ class PortfolioTask(PanelTask):
         return {name: float(rollout.counts[name].mean()) for name in ("turnover", "exposure", "largest_weight")}
 
     def excess(self, rollout: Rollout) -> Excess | None:
-        """Return the annual excess over equal weights of the same exposure."""
+        """Return the annual excess of the portfolios over equal weights of the same exposure."""
         first, gained = rollout.counts["first_day"].astype(np.int64), rollout.counts["excess_of_days"]
         year = periods_per_year(self.panel.dates, self._config.account)
         return mean_excess(gained, np.ones_like(gained), first, newey_west_lags(self.episode_steps), year)

@@ -70,7 +70,7 @@ class Replay:
 
     @property
     def cursor(self) -> int:
-        """Slot of the next transition."""
+        """Slot of the next transition that is appended."""
         return self.written % self.capacity
 
     @property
@@ -83,7 +83,7 @@ class Replay:
         return self.nbytes / self.capacity
 
     def append(self, rows: Mapping[str, Tensor]) -> None:
-        """Store transitions `[rows, ...]` in their order, overwriting the oldest; InputError if they are too many."""
+        """Store transitions `[rows, ...]` in order over the oldest; InputError if there are more than the capacity."""
         total = len(next(iter(rows.values())))
         if total > self.capacity:
             raise InputError(
@@ -99,9 +99,9 @@ class Replay:
         self.written += total
 
     def appended(self, rows: Mapping[str, Tensor]) -> "Replay":
-        """Return a buffer with `rows` stored, which shares this one's memory; the position of this one stays.
+        """Return a buffer with `rows` stored, which shares this buffer's memory; this buffer's `written` stays.
 
-        The caller can so commit the rows together with other changes: until the returned object replaces this one, the
+        The caller can so commit the rows together with other changes: until the returned buffer replaces this one, the
         same rows can be stored again, with the same result.
         """
         further = copy(self)
@@ -119,7 +119,7 @@ class Replay:
         self.append(other.newest(other.written - self.written))
 
     def on_host(self, name: str) -> Tensor:
-        """Return the host's copy of a column `Column.on_host`: `[size, ...]`."""
+        """Return the host's copy of a column with `Column.on_host`: `[size, ...]`."""
         return self._host[name][: self.size]
 
     def pick(self, slots: Tensor, *names: str) -> dict[str, Tensor]:
@@ -132,9 +132,10 @@ class Replay:
         return self.pick((torch.arange(self.written - count, self.written, device=first.device)) % self.capacity)
 
     def stretches(self, slots: Tensor, steps: int, end: str) -> Stretches:
-        """Return up to `steps` transitions, starting at each of `slots`, int64 of any shape.
+        """Return up to `steps` transitions from each of `slots` on, int64 of any shape.
 
-        They end with the episode, whose last step the bool column `end` marks, or with the newest transition.
+        Each stretch ends at the latest with its episode, whose last step the bool column `end` marks, or with the
+        newest transition.
         """
         ahead = torch.arange(steps, device=slots.device)
         following = (slots[..., None] + ahead) % self.capacity
@@ -144,7 +145,7 @@ class Replay:
         return Stretches(following, (goes_on & (ahead <= newer[..., None])).cummin(-1).values)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the stored part of the columns by name, and the ring's position."""
+        """Return the stored part of the columns by name, and `position`: the ring's capacity and cursor."""
         columns = {name: column[: self.size] for name, column in self._columns.items()}
         position = torch.tensor([self.capacity, self.cursor], dtype=torch.int64)
         return {**columns, "position": position}
@@ -173,10 +174,10 @@ class Replay:
     def share(self) -> Mapping[str, SharedTensor]:
         """Return the shared memory of the columns for other processes; the first call moves them there.
 
-        They see later transitions at once. Only on the CPU (`shares_memory`).
+        These processes see later transitions at once. Only if `machine.shares_memory` is true of the device.
 
         Raises:
-            OSError: the system refuses such memory.
+            OSError: the operating system refuses shared memory.
         """
         for name, column in self._columns.items():
             if name not in self._shared:

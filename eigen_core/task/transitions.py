@@ -1,7 +1,7 @@
 """Transitions of a panel in the replay: their columns, and samplers.
 
-A transition stores its day, not the window of features. Its next observation is of the day after, with the portfolio in
-the next slot; the last transition of an episode is terminal.
+A transition stores its day, not the window of features. Its next observation is of the day after, with the portfolio
+stored in the next slot; the last transition of an episode is terminal.
 """
 
 import numpy as np
@@ -32,7 +32,7 @@ def market_columns(
 
 
 def stored_rewards(rewards: Tensor, steps: int) -> Tensor:
-    """Return the rewards of the first steps, float32 `[episodes, steps]`; the last includes all later rewards."""
+    """Return the rewards of the first `steps` days, float32 `[episodes, steps]`; the last includes all later ones."""
     stored = rewards[:, :steps].clone()
     # Added one by one: the order in which `sum` adds days would depend on the number of episodes.
     for later in rewards[:, steps:].unbind(1):
@@ -45,7 +45,7 @@ def rows_of(first_days: Tensor, portfolios: Tensor, actions: Tensor, rewards: Te
 
     Args:
         first_days: int64 `[episodes]`, day of each episode's first step.
-        portfolios: float16 `[episodes, days, assets, values]`, before the decision; no values if not observed.
+        portfolios: float16 `[episodes, days, assets, values]`, before the decision; 0 values if not observed.
         actions: `[episodes, days, assets, values]`, as the policy stores them.
         rewards: float32 `[episodes, days]`; see `stored_rewards`.
     """
@@ -68,9 +68,10 @@ def stored_days(replay: Replay) -> NDArray[np.int32]:
 
 
 def check_rows(ring: Ring, starts: range, episode_days: int) -> str | None:
-    """Return a fault (`has ...`) of a ring whose rows cannot be whole episodes, or None; the ring is on the CPU.
+    """Return why a ring's rows cannot be whole episodes, as a phrase (`has ...`); None if they can.
 
-    The first episode begins with row 0, so a row's number determines its step. `starts` are the possible first days.
+    The ring is on the CPU. Its first episode ever began with row 0, so a row's number determines its step. `starts` are
+    the possible first days of episodes.
     """
     began_before: Tensor | None = None
     oldest = ring.written - ring.size
