@@ -143,7 +143,7 @@ class BatchLearner(BaseLearner[Observed, Encoded]):
         super().__init__(config, task, learner_settings(config, BatchSamplingConfig).gradient_steps)
 
     def plan(self, replay: Replay, agents: int, generation: int) -> BatchPlan | None:
-        """Draw the batches of a generation; batches of different agents with the same number are from the same block.
+        """Draw the batches of a generation; the n-th batches of all agents are from the same block.
 
         Returns None if `learner.gradient_steps` is 0, or while the replay holds too few transitions.
         """
@@ -257,7 +257,7 @@ def clipped_step(
     agents: list[int] | None = None,
     annealing: float = 1.0,
 ) -> Tensor:
-    """Clip the gradients of `rows`, a copy of the weights in `columns`, and step; return the norms before clipping.
+    """Clip the gradients of `rows`, a copy of the weights in `columns`, and take an Adam step; return unclipped norms.
 
     Args:
         learning_rate: name of the learner's setting; its value is multiplied by `annealing`.
@@ -348,7 +348,7 @@ class FittedCritics(NamedTuple, Generic[Encoded]):
         encodings: each batch's observations, encoded before the step, without a gradient.
         loss: squared temporal-difference error, summed over critics and averaged over batches, float32 `[agents]`.
         value: mean value of the stored actions by the first critic, float32 `[agents]`.
-        gradient_norm: before clipping, float32 `[agents]`.
+        gradient_norm: norm of the critics' gradient before clipping, float32 `[agents]`.
     """
 
     encodings: list[Encoded]
@@ -358,7 +358,7 @@ class FittedCritics(NamedTuple, Generic[Encoded]):
 
 
 class OffPolicyLearner(BatchLearner[Observed, Encoded]):
-    """Fits critics to temporal-difference targets, and an actor to the critics; subclasses define targets and loss."""
+    """Fits critics to temporal-difference targets, and an actor to the critics; subclasses define targets and steps."""
 
     _learner: OffPolicyConfig
 

@@ -1,4 +1,4 @@
-"""Deep deterministic policy gradient for a group of agents from the shared replay.
+"""Deep deterministic policy gradient: a group of agents learns from the replay that all share.
 
 Lillicrap et al. 2016 (arXiv:1509.02971), algorithm 1; with `twin_critics` and `policy_delay` the clipped double
 estimate and delayed policy of Fujimoto et al. 2018 (arXiv:1802.09477), sections 4.2 and 5.2.
@@ -56,7 +56,7 @@ class DdpgLearner(OffPolicyLearner[Observed, Encoded]):
         return {**bounds, "critic_steps": steps, "actor_steps": steps}
 
     def _target_actions(self, policy: Policy, noise: Sequence[Tensor]) -> Tensor:  # noqa: ARG002 - for TD3
-        """Return the target actor's actions, whose values by the target critics enter the target."""
+        """Return the target actor's actions, to be valued by the target critics."""
         return policy.mode
 
     def _moves(self, plan: BatchPlan) -> dict[str, list[bool]]:
@@ -65,7 +65,7 @@ class DdpgLearner(OffPolicyLearner[Observed, Encoded]):
         return {"critic_steps": [True] * plan.gradient_steps, "actor_steps": actor_moves}
 
     def _step(self, group: Population, replay: Replay, step: Step) -> list[Tensor]:
-        """Take one optimizer step of the critics; if the actor steps too, move the targets; return `curves`."""
+        """Step the critics and, every `policy_delay` steps, the actor and all targets; return `curves`."""
         _, of_actor = step.corrections
         fitted = self._fit_critics(group, replay, step)
         if of_actor is None:

@@ -160,7 +160,7 @@ class ErlMethod(GeneticMethod):
     """Implements `PopulationMethod`: the genetic algorithm over the first agents; the last ones learn by gradients.
 
     Evolutionary reinforcement learning: Khadka & Tumer 2018 (arXiv:1805.07917), algorithm 1. The replay holds episodes
-    of all agents. Every few generations, the fittest learning agent is copied over one of the others. Unlike in the
+    of all agents. Every few generations, the fittest learning agent is copied over one that evolves. Unlike in the
     paper, the agents that evolve explore as those that learn do, and mutation adds noise of an absolute size.
     """
 

@@ -69,7 +69,7 @@ class Learner(Protocol):
         """Return lowest and highest value of tensors in `Population.state` after `generation` generations, by name."""
 
     def plan(self, replay: Replay, agents: int, generation: int) -> LearningPlan | None:
-        """Draw the plan of a generation for `agents` agents; None if the replay holds too little or no step is set."""
+        """Draw the plan of a generation for `agents` agents; None if the replay holds too little or no step is due."""
 
     def learn(
         self, group: Population, plan: LearningPlan, replay: Replay, between_steps: Callable[[], None]

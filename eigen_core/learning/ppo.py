@@ -257,7 +257,7 @@ class PpoLearner(BaseLearner[Observed, Encoded]):
     def _value_loss(self, batch: _Minibatch[Observed], values: Tensor) -> Tensor:
         """Mean squared error against the returns, float32 `[agents]`.
 
-        With `value_clip` a step counts the larger error: of its value, or of this clipped to near the value before.
+        With `value_clip` the larger of two errors counts: of the value, or of it kept near the value before learning.
         """
         error = (values - batch.returns).square()
         clip = self._learner.value_clip

@@ -1,4 +1,4 @@
-"""Soft actor-critic for a group of agents from the shared replay, each with its own temperature.
+"""Soft actor-critic: a group of agents learns from the replay that all share, each with its own temperature.
 
 Haarnoja et al. 2018 (arXiv:1812.05905), algorithm 1: two critics, a squashed Gaussian policy, a learned temperature.
 """

@@ -64,7 +64,7 @@ class MarketEmbedding(NamedTuple):
         return MarketEmbedding(*(part[0, rows].view(agents, -1, *part.shape[2:]) for part in self))
 
     def put(self, agents: slice, first: int, days: "MarketEmbedding") -> None:
-        """Overwrite days of some agents, from index `first` on."""
+        """Overwrite days of some agents, from index `first` on, with `days`."""
         for part, new in zip(self, days, strict=True):
             part[agents, first : first + new.shape[1]] = new
 

@@ -154,7 +154,7 @@ def _stacked_product(rows: Tensor, weight: Tensor) -> Tensor:
 
 
 def pooled(shares: Tensor, values: Tensor) -> Tensor:
-    """Sum values `[agents, days, rows, width]` by shares `[agents, days, pools, rows]`, for each agent and day."""
+    """Sum values `[agents, days, rows, width]`, weighted by shares `[agents, days, pools, rows]`, over the rows."""
     sums = product(shares.flatten(0, 1), values.flatten(0, 1))
     return sums.view(*shares.shape[:-1], values.shape[-1])
 

@@ -72,7 +72,7 @@ class Population:
         )
 
     def put(self, agents: slice, others: "Population") -> None:
-        """Overwrite consecutive agents."""
+        """Overwrite consecutive agents with `others`."""
         for name, tensor in self.tensors().items():
             tensor[agents] = others.tensors()[name]
 

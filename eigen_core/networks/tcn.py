@@ -97,7 +97,7 @@ class Schedule:
         return places
 
     def padded_columns(self, columns: int) -> int:
-        """Return how many columns to compute for `columns`: with too few, a product's rounding depends on its rows."""
+        """Return how many columns to compute for `columns`: more if a product would have under `FEWEST_ROWS` rows."""
         return max(columns, -(-FEWEST_ROWS // min(self.days, self.wanted or self.days)))
 
     @cached_property
@@ -130,7 +130,7 @@ class Block:
         return [slice(start, min(start + self.chunk, columns)) for start in range(0, columns, self.chunk)]
 
     def history(self, columns: slice, inputs: int) -> Tensor:
-        """Return features of the block and the window before it for some columns, padded with zeros to `inputs`."""
+        """Return some columns of the block and the window before it, padded with zeros to `inputs` features."""
         schedule, features = self.schedule, self.features[:, columns]
         start, shape = self.first_day - (schedule.window - 1), features.shape[1:]
         history = features.new_zeros((schedule.full[0], schedule.padded_columns(shape[0]), inputs))

@@ -59,7 +59,7 @@ class GymnasiumTask(Task[Tensor, Tensor]):
     """Implements `Task`.
 
     Raises:
-        InputError: the replay may be too small for a generation, or actions are discrete and the learner needs others.
+        InputError: the replay may be too small for a generation, or the learner cannot learn discrete actions.
     """
 
     training_starts, validation_starts, holdout_starts = _TRAINING_SEEDS, _VALIDATION_SEEDS, _HOLDOUT_SEEDS
@@ -178,7 +178,7 @@ class GymnasiumTask(Task[Tensor, Tensor]):
         )
 
     def encode(self, critic: Parameters, observations: Tensor) -> Tensor:  # noqa: ARG002
-        """Return the observations, normalised and clipped to [-10, 10] if that is configured."""
+        """Return the observations; `environment.normalise_observations` normalises and clips them to [-10, 10]."""
         if self._observed is None:
             return observations
         mean, scale = self._observed.mean_and_scale(self.state)
@@ -225,7 +225,7 @@ class GymnasiumTask(Task[Tensor, Tensor]):
 
 
 def require_capacity(config: Config, facts: EnvironmentFacts) -> None:
-    """Raise InputError if the replay may not hold the transitions of a generation."""
+    """Raise InputError if a generation can have more transitions than the replay can hold."""
     most = config.population.size * config.evaluation.slices * facts.episode_steps
     if most > config.replay.capacity:
         raise InputError(

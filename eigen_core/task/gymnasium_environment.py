@@ -208,7 +208,7 @@ def _one_line(error: Exception) -> str:
 
 
 ActionFunction = Callable[[NDArray[np.float32], int], tuple[NDArray[np.float32], NDArray[np.float32]]]
-"""Takes observations and their step; returns actions, and these as to be stored. Arrays are `[episodes, values]`."""
+"""Takes observations and their step; returns actions, natural and as stored. Arrays are `[episodes, values]`."""
 
 
 @dataclass(frozen=True)

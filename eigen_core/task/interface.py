@@ -115,10 +115,10 @@ class BatchSampler(Protocol):
     """Draws batches of stored transitions. A batch is from one block (of days), which a task may encode as a whole."""
 
     def draw_blocks(self, generator: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.int64]:
-        """Draw the block of each batch: int64 of this shape."""
+        """Draw the block of each batch, by its first day: int64 of this shape."""
 
     def draw(self, generator: np.random.Generator, block: int) -> NDArray[np.int64]:
-        """Draw the slots of a batch from a block: int64 `[batch]`."""
+        """Draw the slots of a batch from the block with first day `block`: int64 `[batch]`."""
 
 
 class Task(Protocol[Observed, Encoded]):
@@ -136,9 +136,9 @@ class Task(Protocol[Observed, Encoded]):
         block_bytes: size of the largest array that learning from a batch makes for one agent; it decides how many
             agents learn together.
         play_bytes: memory of one agent while it plays the episodes of a generation; it decides how many play together.
-        state: running moments that normalise observations and rewards, never changed in place. Phases set it from the
-            training state. A generation learns with the moments with which it played; the first generation, which
-            plays without moments, learns with those of its own episodes.
+        state: running moments that normalise observations and rewards, never changed in place. The phases of
+            a generation set it from the training state. A generation learns with the moments with which it played; the
+            first generation, which plays without moments, learns with those of its own episodes.
     """
 
     def __init__(
@@ -227,7 +227,7 @@ class Task(Protocol[Observed, Encoded]):
         """Return statistics of the episodes for logs and reports, by name."""
 
     def excess(self, rollout: Rollout) -> Excess | None:  # noqa: ARG002
-        """Return the excess of the trades over the market; None where there are too few, or no market."""
+        """Return the excess of the trades over the market; None if trades are too few or there is no market."""
         return None
 
     def sampler(self, replay: Replay, batch_size: int) -> BatchSampler | None:
@@ -266,7 +266,7 @@ class DifferentiableGrowth(Protocol):
         """The training days whose rewards do not depend on days after the training days."""
 
     def growth(self, weights: Tensor, first_day: int, days: int) -> tuple[Tensor, Tensor]:
-        """Return the rewards of agents without noise on consecutive days, which begin like an episode.
+        """Return the rewards of agents without noise on consecutive days, as if an episode began there.
 
         Args:
             weights: float32 `[agents, parameters]`; the rewards are differentiable by them.

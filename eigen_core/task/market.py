@@ -139,7 +139,8 @@ class MarketTask(PanelTask):
         return (
             *warnings,
             f"With {often} and positions of up to {held:,} days (trading.holding_days), any of {facts.assets:,} assets "
-            f"that is free is soon bought: agents choose when to buy, but hardly which. {hold}, or trade more assets.",
+            "that is not held is soon bought: agents choose when to buy, but hardly which. "
+            f"{hold}, or trade more assets.",
         )
 
     @torch.no_grad()

@@ -205,7 +205,7 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
         require_scale(config, panel.days, cls.steps(config))
         facts = PanelFacts.of(panel)
         year = periods_per_year(panel.dates, config.account)
-        calendar = f"A year has {year} of these days: metrics are annualised by it (account.periods_per_year)."
+        calendar = f"A year has {year} of the data's days: metrics are annualised by it (account.periods_per_year)."
         lines = (*report.lines(config.trading), calendar, *cls.warnings(config, facts))
         return TaskData(panel, str(facts), lines, facts, split_table(panel))
 
@@ -219,7 +219,7 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
         if holdout >= needed:
             return (f"{only}: it compares the agent with its own decisions at other times.",)
         return (
-            f"{only}, and no verdict on it will be possible: decisions are shifted by more than the "
+            f"{only}, and no verdict on it will be possible: verdicts shift decisions by more than the "
             f"{config.trading.holding_days:,} days of trading.holding_days, which needs {needed:,} holdout days, and "
             f"market.holdout_days is {holdout:,}. Give more of them, or hold for fewer days.",
         )

@@ -128,7 +128,7 @@ class BlockSampler:
         return self.block_starts[generator.integers(0, len(self.block_starts), shape)]
 
     def draw(self, generator: np.random.Generator, block: int) -> NDArray[np.int64]:
-        """Draw rows of different days from the block that begins on a day; ValueError if there are too few of them."""
+        """Draw rows of different days from the block that begins on day `block`; ValueError if too few are there."""
         low, high = (int(place) for place in self._places(np.int64(block)))  # type: ignore[arg-type] # one block
         chosen = low + generator.choice(high - low, size=self._batch_size, replace=False)
         within = generator.integers(0, self._counts[chosen])
