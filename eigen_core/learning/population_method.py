@@ -1,4 +1,4 @@
-"""Interface of population methods."""
+"""Interface of population methods, which breed the next generation."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -190,7 +190,7 @@ class PpoLearner(BaseLearner[Observed, Encoded]):
         last = task.encode(critic, task.transitions(replay, slots[..., -1], 0).next_observations)
         ends = torch.tensor(plan.lengths.flatten(), device=device)
         column = buffer.column("value", plan.agents)
-        # No `scatter_`: with more than one dimension it makes a GPU wait (see `whole_episodes`).
+        # No `scatter_`: with more than one dimension it makes a GPU wait (see `_leave_out_held`).
         column[ends, torch.arange(len(ends), device=device)] = task.values(critic, last, None)[0].flatten()
         gamma = setting(group, learner, "gamma")
         discount = gamma[:, 0].double().repeat_interleave(self._episodes) if isinstance(gamma, Tensor) else gamma

@@ -279,7 +279,7 @@ def _hidden(
     for index, (layer, step) in enumerate(zip(layers[1:-1], schedule.steps, strict=True)):
         if places is not None and index == schedule.whole:
             hidden = _gathered(hidden, places)
-        # Without names the input of a layer is freed before the next layer computes.
+        # With no variable for it, the input of a layer is freed before the next one computes.
         if kept is None:
             hidden = _products(layer, hidden[:, :-step], hidden[:, step:]).relu_().add_(hidden[:, step:])
         else:

@@ -99,7 +99,7 @@ class GymnasiumTask(Task[Tensor, Tensor]):
         self._opened = opened
         self._pool = EnvironmentPool(opened)
         self._device = device
-        # The other learners refuse this task.
+        # Learners without gamma refuse this task.
         self._gamma = config.learner.gamma if isinstance(config.learner, ActorCriticConfig) else 0.0
         self._return_steps = heads.return_steps
         self._observed = RunningMoments("observation", values, device) if settings.normalise_observations else None
