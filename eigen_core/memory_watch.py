@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 class MemoryWatch:
     """Guards the memory of one training; a context manager.
 
-    SIGUSR1 requests a report at any time; `listeners` receive the reports.
+    The signal SIGUSR1 requests a memory report at any time; `listeners` receive the reports.
     """
 
     def __init__(self, config: Config, location: RunLocation, listeners: Sequence[Listener]) -> None:
@@ -53,7 +53,7 @@ class MemoryWatch:
         self.guard.__exit__(kind, error, traceback)
 
     def set_plan(self, run_plan: RunPlan) -> None:
-        # GPU memory of CUDA's driver and of the workers is measured as that of other processes.
+        # GPU memory of CUDA's driver and of the workers is measured as memory of other processes.
         own = peaks_of(part for part in run_plan.parts if part.device_holder == "training")
         self.guard.set_plan(
             [part.row() for part in run_plan.parts],
@@ -72,7 +72,7 @@ class MemoryWatch:
         self.guard.set_owners(owners)
 
     def phases_of(self, generation: int) -> tuple[PhaseMemory, ...]:
-        """Return the memory of the phases of a generation, in order; attempts of a phase are combined."""
+        """Return the memory of the phases of a generation, in order; several attempts of a phase are combined."""
         attempts: dict[str, list[PhaseUsage]] = {}
         for usage in self.guard.usage_of(generation):
             attempts.setdefault(usage.phase, []).append(usage)
@@ -89,9 +89,9 @@ class MemoryWatch:
         )
 
     def report_abort(self, error: MemoryGuardError) -> None:
-        """Save the report of the guard's error in the run, if it exists, and send it to the listeners.
+        """Save the report of `error` in the run's folder, if the run exists, and send it to the listeners.
 
-        The error loses its traceback, whose frames hold the training's state: what follows needs that memory.
+        The error loses its traceback, whose frames hold the training's state: saving needs the memory of that state.
         """
         error.__traceback__ = error.__cause__ = error.__context__ = None
         self._save(error.report, error.phase)

@@ -48,7 +48,7 @@ R = TypeVar("R")
 
 RETRY_DELAYS_SECONDS = (1.0, 5.0)
 PASSING_ERRORS = (OSError, StoreUnavailableError, WorkerLostError)
-"""Errors after which a phase is called again, since it may then succeed: a phase that fails has changed nothing."""
+"""Errors that may pass, so that a phase is called again after them; a phase that fails has changed nothing."""
 
 _MINUTE = 60.0
 # Prefect kills a cancelled process 30 s after SIGTERM.
@@ -56,10 +56,10 @@ _GRACE_SECONDS = 15.0
 
 
 class RunPhase(Protocol):
-    """Calls a phase of a generation."""
+    """Runs a phase of a generation, for example with retries or as a Prefect task."""
 
     def __call__(self, phase: str, generation: int, compute: Callable[[], R], /) -> R:
-        """Return the result of `compute`, which may be called again."""
+        """Return the result of `compute`, which may be called again after an error."""
 
 
 def with_retries(phase: str, generation: int, compute: Callable[[], R]) -> R:
@@ -69,7 +69,10 @@ def with_retries(phase: str, generation: int, compute: Callable[[], R]) -> R:
             return compute()
         except PASSING_ERRORS as error:
             kind = type(error).__name__
-            logger.warning("%s %d failed and is retried in %.0f s (%s: %s).", phase, generation, seconds, kind, error)
+            logger.warning(
+                "Phase %s of generation %d failed and is retried in %.0f s (%s: %s).",
+                *(phase, generation, seconds, kind, error),
+            )
             time.sleep(seconds)
     return compute()
 
@@ -88,17 +91,17 @@ def train_run(
         config: configuration of the run.
         name: name of the run, which is created if it does not exist.
         run_phase: calls each phase.
-        listeners: receive the run's events, in addition to that of `observed_by`.
-        stop_requests: exceptions by which a user stops the training; a complete generation is then saved.
+        listeners: receive the run's events, in addition to the listener of `observed_by`.
+        stop_requests: exceptions by which a user stops the training; a computed generation is saved before the end.
 
     Returns:
-        Whether the run was incomplete.
+        Whether the run was incomplete; if it was complete, nothing is trained.
 
     Raises:
         InputError: data, store or run cannot be used with this configuration.
         RunTooLargeError: the run does not fit into memory or onto the disk; nothing was changed.
-        MemoryGuardError: the guard has aborted the training; its report is in the run.
-        StoreUnavailableError: the store does not answer, or lacks files of the run at its end.
+        MemoryGuardError: the memory guard has aborted the training; its report is in the run's folder.
+        StoreUnavailableError: the store does not answer, or uploads are not complete in time at the end.
         LeaseLostError: another process has taken the run over.
     """
     tune_allocator()
@@ -137,7 +140,7 @@ class _Trainer:
 
     @contextmanager
     def prepared(self) -> Iterator[Training]:
-        """Read the data, check the plan, acquire the run, and load its newest generation."""
+        """Read the data, check that the run fits this machine, lock it, and load its newest generation."""
         config, name, guard, run = self.config, self.run.name, self.watch.guard, self.run
         generation = run.generation + 1
         self.send(lambda listener: listener.chosen(generation))
@@ -159,8 +162,8 @@ class _Trainer:
                 with guard.phase("resume", generation):
                     loaded = session.load_newest(snapshot_form(state), partial(restore, state))
                 if loaded is not None:
-                    logger.info("resume: generation %d from %s", state.generation, session.directory.path)
-            # The data are the run's: a refused request must not replace the recorded one.
+                    logger.info("resume: after generation %d, read from %s", state.generation, session.directory.path)
+            # Only now: a request that was refused, for example for other data, must not replace the recorded one.
             if run.exists:
                 run.keep_request(config)
             remember_own_settings(config, name)
@@ -235,7 +238,7 @@ class _Trainer:
         self.send(lambda listener: listener.generation_finished(state.history[-1], telemetry))
 
     def phase(self, training: Training, phase: str, generation: int, compute: Callable[[], list[str]]) -> None:
-        """Call a phase, with retries; each attempt runs under the guard, and logs its facts."""
+        """Run a phase by `run_phase`; each attempt runs under the memory guard, and logs its result."""
         self.send(lambda listener: listener.phase_started(generation, phase))
         self.run_phase(phase, generation, partial(_guarded, training.guard, phase, generation, compute))
 
@@ -249,7 +252,7 @@ class _Trainer:
     def hold_out(self, training: Training, plots: "_Plots") -> HoldoutResult | None:
         """Play the holdout episodes, if there are any, while the last plots are drawn; return the result.
 
-        It is saved after the plots: it completes the run, and resuming a complete run draws no plots.
+        The result is saved after the plots: it completes the run, and resuming a complete run draws no plots.
         """
         state = training.state
         result: HoldoutResult | None = None
@@ -274,7 +277,7 @@ class _Trainer:
         return result
 
     def log_evaluation(self, training: Training) -> None:
-        """Write this evaluation on the holdout's days to the evaluation log, before it is made."""
+        """Record in the evaluation log, in advance, that the champion is evaluated on the holdout's days."""
         days, champion = training.state.task.holdout_days, training.state.champion
         if days is None or champion is None:
             return
@@ -285,14 +288,14 @@ class _Trainer:
             logger.warning("The evaluation log lacks this evaluation on the holdout: %s", error)
 
     def upload(self, training: Training, seconds: float | None = None) -> None:
-        """Wait for the uploads, at most `seconds`, by default as long as the run's settings allow."""
+        """Wait for the uploads, at most `seconds`, by default `checkpoint.finish_seconds`."""
         if training.session.uploads() is None:
             return
         self.send(lambda listener: listener.phase_started(training.state.generation, "upload"))
         training.session.finish(seconds)
 
     def upload_before_end(self, training: Training, seconds: float | None = None) -> None:
-        """Wait for the uploads of a training that ends early; files that remain are safe on this machine."""
+        """Wait for the uploads of a training that ends early; files that are not uploaded stay on this machine."""
         try:
             self.upload(training, seconds)
         except StoreUnavailableError as error:
@@ -309,7 +312,7 @@ class _Plots:
         self._run = run
         self._training = training
         self._drawing: Drawing | None = None
-        # After which the drawn plots are; None: the process waits for it.
+        # The generation after which the plots are drawn; None: `begin` has not been called.
         self._generation: int | None = None
 
     def __enter__(self) -> "_Plots":
@@ -366,7 +369,7 @@ def _warn_of_plots(generation: int, error: Exception) -> None:
 
 @contextmanager
 def local_workers(config: Config) -> "Iterator[LocalWorkers | None]":
-    """Run the worker processes of a run on this machine during the block; yield None if the run has none."""
+    """Run the worker processes of a run on this machine during the block; yield None if it has no local workers."""
     device = resolve_device(config.device).type
     count = local_worker_count(config, "cuda" if device == "cuda" else "cpu")
     if not count:
@@ -383,7 +386,7 @@ def local_workers(config: Config) -> "Iterator[LocalWorkers | None]":
 
 @contextmanager
 def computed_by_workers(run: str, state: TrainingState, data: TaskData, local: "LocalWorkers | None") -> Iterator[None]:
-    """Let the workers of this machine, or of the scheduler that the run names, compute the agents of a state."""
+    """Let `local` workers, or else those of the run's scheduler, compute the agents; without both, change nothing."""
     scheduler = state.config.scheduler if local is None else local.address
     if scheduler is None:
         yield

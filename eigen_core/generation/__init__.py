@@ -1,4 +1,4 @@
-"""The phases of a generation over a training state; no input or output happens here."""
+"""The phases of a generation over a training state; they read and write no files."""
 
 from eigen_core.generation.phases import evaluate, evolve, hold_out, train
 from eigen_core.generation.state import (

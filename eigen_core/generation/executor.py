@@ -1,4 +1,4 @@
-"""Executors let agents play episodes and learn, in this process or others; results do not depend on the choice."""
+"""Executors let agents play episodes and learn, in this process or others; results do not depend on where."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,14 +27,14 @@ _LARGEST = 1.0 - 2.0**-20
 
 @dataclass(frozen=True)
 class Episodes:
-    """Episodes of consecutive agents in the evaluate phase.
+    """Episodes that consecutive agents play in the evaluate phase.
 
     Attributes:
         first_agent: index of the first agent in the population.
-        training: start of each agent's training episodes, int64 `[agents, slices]`.
-        fixed: start of the episodes without noise that all agents play, int64 `[slices]`.
+        training: starts of each agent's training episodes (`Task.training_starts`), int64 `[agents, slices]`.
+        fixed: starts of the episodes that all agents play without noise, int64 `[slices]`.
         noise_scale: standard deviation of the exploration noise.
-        random: training episodes are played with random actions.
+        random: agents play training episodes with random actions, not with their own.
     """
 
     generation: int
@@ -51,14 +51,14 @@ class Episodes:
 
 @dataclass(frozen=True)
 class EpisodeResults:
-    """Rollouts of the training episodes, whose transitions are recorded, and of the episodes without noise."""
+    """Rollouts of the training episodes, with their transitions, and of the fixed episodes without noise."""
 
     training: Rollout
     fixed: Rollout
 
     @classmethod
     def of(cls, rollout: Rollout, training: int) -> "EpisodeResults":
-        """Split a rollout: the first `training` episodes of each agent are for training."""
+        """Split a rollout: the first `training` episodes of each agent are training episodes, the others fixed."""
         first, others = (rollout.part(slice(None), part) for part in (slice(training), slice(training, None)))
         return cls(replace(first, transitions=rollout.transitions), others)
 
@@ -85,9 +85,9 @@ class Executor(Protocol):
         replay: Replay,
         task_state: Mapping[str, Tensor],
     ) -> dict[str, Tensor]:
-        """Let some agents of a population learn in the task's state.
+        """Let the slice `agents` of a population learn; `task_state` normalises their observations.
 
-        They are overwritten, and undefined after a failure. Returns each of the learner's curves, float64
+        The agents are overwritten, and undefined after a failure. Returns each of the learner's curves by name, float64
         `[agents that learn, gradient steps]` on the host.
         """
 

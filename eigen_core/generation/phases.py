@@ -24,7 +24,7 @@ from eigen_core.task import Rollout
 
 
 def training_slices(state: TrainingState) -> NDArray[np.int64]:
-    """Start of each agent's training episodes in the coming generation: `[agents, slices]`."""
+    """Return the starts of each agent's training episodes in the coming generation: `[agents, slices]`."""
     config, starts = state.config, state.task.training_starts
     generation = state.generation + 1
 
@@ -38,12 +38,12 @@ def training_slices(state: TrainingState) -> NDArray[np.int64]:
 
 
 def fitness_slices(state: TrainingState) -> NDArray[np.int64]:
-    """Start of the training episodes without noise, the same for all agents and generations: `[slices]`."""
+    """Return the starts of the training episodes without noise, the same for all agents and generations: `[slices]`."""
     return spread_starts(state.task.training_starts, state.config.evaluation.fitness_slices)
 
 
 def validation_slices(state: TrainingState) -> NDArray[np.int64]:
-    """Start of the validation episodes, the same for all agents and generations: `[slices]`."""
+    """Return the starts of the validation episodes, the same for all agents and generations: `[slices]`."""
     return spread_starts(state.task.validation_starts, state.config.evaluation.validation_slices)
 
 
@@ -100,7 +100,7 @@ def _champion_after(state: TrainingState, result: EvaluationResult) -> Champion:
 def train(state: TrainingState) -> dict[str, float] | None:
     """Train the agents that the population method selects, and return the means of the learner's curves.
 
-    Returns None if there is nothing to learn from. A copy of the population learns, so a failure changes nothing.
+    Returns None if no agent learns or too little is stored. A copy of the population learns: a failure changes nothing.
 
     Raises:
         FloatingPointError: learning diverged; nothing is committed.
@@ -196,7 +196,7 @@ def evolve(state: TrainingState) -> GenerationRecord:
 
 
 def hold_out(state: TrainingState) -> HoldoutResult | None:
-    """Play the champion and the initial population in the holdout episodes; None without such episodes or a champion.
+    """Let the champion and the initial population play the holdout episodes; None if either is missing.
 
     Call it once, at the end of a run: choosing anything by its result would make these episodes validation episodes.
     """

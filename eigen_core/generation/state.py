@@ -1,4 +1,4 @@
-"""The state of a run between two phases, its snapshot of named tensors and documents, and the way back from one."""
+"""The state of a run between two phases, its snapshot of named tensors and documents, and its restoration from one."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -46,8 +46,8 @@ class EvaluationResult:
         fitness, validations: float64 `[agents]`.
         scores: the champion is chosen by these, float64 `[agents]`.
         statistics: the task's metrics of the training episodes.
-        excess: gain beyond the market, in validation, of the agent with the best score.
-        task_state: state of the task after the episodes.
+        excess: gain beyond the market of the agent with the best score, in its validation episodes.
+        task_state: the task's state (`Task.state`) after the episodes.
     """
 
     generation: int
@@ -75,11 +75,11 @@ class TrainingState:
 
     Attributes:
         generation: last completed generation; 0 at the start.
-        group_size, playing_size: agents that learn, and that play, at a time in this process, at most.
+        group_size, playing_size: most agents that learn, and that play, at a time in this process.
         executor: computes the agents; by default in this process.
         population, replay, champion, method_state, noise_scale, task_state: input of the next generation.
         evaluated: result of the evaluate phase of the generation under way, else None.
-        learned: (generation, statistics) of its train phase, else None.
+        learned: (generation, statistics) of the train phase of that generation, else None.
         history, telemetry: one record per completed generation.
     """
 
@@ -115,9 +115,9 @@ class TrainingState:
 
     @property
     def learning_task_state(self) -> Mapping[str, Tensor]:
-        """The task's state by which agents learn: the one by which they have played.
+        """The task's state (`Task.state`) with which agents learn: the one with which they have played.
 
-        It is empty before the first generation, which therefore learns by the state after its own episodes.
+        It is empty before the first generation, which therefore learns with the state after its own episodes.
         """
         if self.generation == 0 and self.evaluated is not None:
             return self.evaluated.task_state
@@ -141,17 +141,17 @@ def require(condition: bool, file: str, what: str) -> None:
 def require_finite(
     file: str, tensors: Mapping[str, Tensor], bounds: Mapping[str, tuple[float, float]] | None = None
 ) -> None:
-    """Require finite values, within the bounds of their name if it has some; NaN is rejected."""
+    """Require that all values are finite, and within the `bounds` of their tensor's name if it has some."""
     for name, tensor in tensors.items():
         if tensor.numel():
             low, high = (bounds or {}).get(name, (-math.inf, math.inf))
             lowest, highest = (float(bound) for bound in tensor.aminmax())
             inside = low <= lowest and highest <= high and math.isfinite(lowest) and math.isfinite(highest)
-            require(inside, file, f"holds {name} from {lowest:g} to {highest:g}")
+            require(inside, file, f"holds {name} from {lowest:g} to {highest:g}; valid: {low:g} to {high:g}")
 
 
 def require_replay(state: TrainingState, ring: Ring, newest: GenerationRecord) -> Replay:
-    """Return the replay in a ring; require whole episodes, finite values, and the hash in the newest record."""
+    """Return the replay that a ring holds; require whole episodes, finite values, and the hash in the newest record."""
     wrong = state.task.check_rows(ring)
     require(wrong is None, "replay", str(wrong))
     floating = {name: column for name, column in ring.columns.items() if column.is_floating_point()}
@@ -167,16 +167,16 @@ class _StateDocument(Record):
     generation: int
     noise_scale: Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
     mutation: dict[str, float | int | None]
-    """Numbers of the population method; they follow from the history (`PopulationMethod.numbers`)."""
+    """Numbers that the population method keeps; they follow from the history (`PopulationMethod.numbers`)."""
     champion: dict[str, JsonValue]
-    """Facts about the champion, which the newest record of the history has too."""
+    """Validation, score, generation and agent of the champion, as in the newest record of the history."""
     panel: str
 
 
 _STATE = TypeAdapter(_StateDocument)
 _DOCUMENTS = ("state", "history", "telemetry", "champion")
 _CHAMPION_TASK = "task_"
-"""Begins the names of the champion's tensors that are the task's state, as it was when the champion was found."""
+"""Prefix of the champion's tensors that hold the task's state as it was when the champion was found."""
 
 
 def _read(saved: Snapshot, stem: str, read: Callable[[JsonValue | bytes], T]) -> T:
@@ -190,7 +190,7 @@ def start_training(config: Config, content: Any) -> TrainingState:  # noqa: ANN4
     """Return the state before the first generation.
 
     Args:
-        config: the run.
+        config: configuration of the run.
         content: the task's data, as `open_data` returns them: the market's panel, a Gymnasium environment.
 
     Raises:
@@ -253,7 +253,7 @@ def _tensors(
 
 
 def _champion_facts(state: TrainingState, champion: Champion) -> JsonValue:
-    """Return the facts that using the champion needs in addition to its weights and the configuration."""
+    """Return what using the champion needs in addition to its weights and the configuration."""
     state.task.state = champion.task_state
     layout = [*state.task.critic_layout.shapes, *state.task.actor_layout.shapes]
     return {
@@ -273,7 +273,7 @@ def snapshot_form(state: TrainingState) -> SnapshotForm:
 
 
 def restore(state: TrainingState, saved: Snapshot) -> None:
-    """Replace `state` by the one in `saved`; nothing changes if that fails.
+    """Replace `state` by the one in `saved`; an error leaves it unchanged.
 
     The replay keeps the snapshot's memory: a copy would need as much again.
 
@@ -334,7 +334,7 @@ def restore(state: TrainingState, saved: Snapshot) -> None:
 
 
 def require_same_data(state: TrainingState, document: JsonValue, generation: int) -> None:
-    """Raise `InputError` if a snapshot, of which only the document `state` is read yet, was taken on other data.
+    """Raise `InputError` if a snapshot was taken on other data; only its `document` "state" is read yet.
 
     A document of an unexpected form is not checked.
     """
@@ -359,7 +359,7 @@ def _on(device: torch.device, tensors: Mapping[str, Tensor]) -> dict[str, Tensor
 
 
 def record_telemetry(state: TrainingState, telemetry: Telemetry) -> None:
-    """Append telemetry; a second record of the newest generation replaces the first."""
+    """Append a record of telemetry; a second one of the newest generation replaces the first."""
     log = state.telemetry
     if log and log[-1].generation == telemetry.generation:
         log = log.without_last()
