@@ -23,7 +23,7 @@ PHASES: tuple[Phase, ...] = ("start", "resume", "evaluate", "train", "evolve", "
 _GENERATION = PHASES[2:]
 
 _MB = 1_000_000
-# Measured on Linux with glibc and torch 2.13 (CPU); `benchmarks/memoryplan.py` compares.
+# Measured on Linux with glibc and torch 2.13 (CPU); `benchmarks/memoryplan.py` compares plans with runs.
 TRAINING_BYTES = 20 * _MB
 PLOTS_BYTES = 90 * _MB
 _PROCESS = 350 * _MB
@@ -40,7 +40,7 @@ class Part:
     """A part of a run's memory, and the phases that hold it.
 
     Attributes:
-        device_holder: on a GPU, torch in the training process, CUDA's driver for that process, or the workers.
+        device_holder: holder of `device_bytes`: torch in the training process, CUDA's driver for it, or the workers.
     """
 
     name: str
@@ -69,7 +69,7 @@ def peaks_of(parts: Iterable[Part]) -> dict[Phase, Memory]:
 
 
 def parts_of(sizes: Sizes, measured: ProbeResult | None = None, own_bytes: int = 0) -> tuple[Part, ...]:
-    """Return the parts of a run's memory; if it was not measured, only those that follow from its sizes.
+    """Return the parts of a run's memory; without `measured`, only those that follow from its sizes.
 
     `own_bytes` is the resident memory of the training process before it trains; 0: unknown.
     """
@@ -103,7 +103,7 @@ def _held(sizes: Sizes, measured: ProbeResult | None, own_bytes: int) -> Iterato
 
 
 def _data(sizes: Sizes, measured: ProbeResult | None) -> Memory:
-    """Return the memory of data and task: as counted, or, as measured, all but the population and a GPU's replay."""
+    """Return the memory of data and task: counted, or the measured memory less population and a GPU's replay."""
     on_gpu = sizes.device == "cuda"
     if measured is None:
         return Memory(sizes.data_bytes, on_gpu * sizes.data_bytes)
@@ -115,7 +115,7 @@ def _computed(sizes: Sizes, measured: ProbeResult | None, *, elsewhere: bool) ->
     """Yield the memory that phases of a generation add in the run's own process; `elsewhere`: workers compute them."""
     config, population = sizes.config, sizes.population_bytes
     recorded = sizes.rows_per_generation * sizes.row_bytes
-    # All transitions of a generation are concatenated at its end.
+    # All transitions of a generation are concatenated when all agents have played.
     evaluation, breeding, moved = sizes.tensors(2 * recorded), sizes.tensors(population), 0
     if elsewhere:
         # The serialized replay, or its largest column while it moves to memory that local workers share.

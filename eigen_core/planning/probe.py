@@ -1,4 +1,4 @@
-"""The probe of a run: a child process computes a part of each phase with the run's settings, and measures it.
+"""The probe of a run: a child process computes and measures a part of each phase with the run's settings.
 
 One group of agents plays its episodes, one group takes some gradient steps, and the next population is bred. The child
 has a timeout, exits above its memory limit, and is the first process that Linux kills if memory runs out.
@@ -66,7 +66,7 @@ class ProbeResult:
     """Result of the probe of a run.
 
     Attributes:
-        process: resident memory before the data were opened (bytes).
+        process: resident memory of the child before the data were opened (bytes).
         started: memory after the start, less `process`.
         phases: peaks in `start`, less `process`; in `evaluate`, `train` and `evolve`, less the memory after the start
             and the stored transitions.
@@ -184,7 +184,7 @@ def measure(config: Config, data: TaskData, process: int, enter: Callable[[str],
     `process`: resident memory before the data were opened (bytes).
     """
     began = time.perf_counter()
-    # Learning starts after one group, actors choose its actions, and a fixed number of threads prevents timing several.
+    # Learning starts after one group has played, by its actors; no trial looks for the best number of threads.
     changed = {
         "threads": config.threads or torch.get_num_threads(),
         "replay": config.replay.model_copy(update={"minimum": 1}),
@@ -215,7 +215,7 @@ def measure(config: Config, data: TaskData, process: int, enter: Callable[[str],
 
 
 class _Piece:
-    """A part of a generation; each phase returns its estimated time in a full one, and its peak less `started`."""
+    """A part of a generation; phases return their estimated time in a whole one, and their peak less `started`."""
 
     def __init__(self, state: TrainingState, meter: SystemMeter, started: Memory) -> None:
         self._state, self._meter, self._started = state, meter, started

@@ -55,8 +55,8 @@ class Verdict:
     """Whether a run fits below one limit.
 
     Attributes:
-        peak_bytes, phase: the highest peak of all phases, and its phase; of a run's files only the size.
-        limit_bytes, origin: the limit, less memory that others use and that is kept free for safety; its origin.
+        peak_bytes, phase: the highest peak of all phases, and its phase; on the disk, the size of the files, and None.
+        limit_bytes, origin: the limit less what other processes use and a safety margin; where it comes from.
         at_least: `peak_bytes` is a lower bound, since the run was not measured.
     """
 
@@ -89,7 +89,7 @@ class Verdict:
 class Suggestion:
     """Settings (as `--set` takes them) that lower the peak of a run.
 
-    `saved_bytes` is the reduction of the peaks that do not fit; with `same_result` the run's bits do not change.
+    `saved_bytes` is the reduction of the peaks that do not fit; with `same_result` the run's results keep their bits.
     """
 
     settings: Mapping[str, int | str]
@@ -240,8 +240,8 @@ def plan_run(
     """Plan a run, and find out whether it fits into the memory and disk that this machine has now.
 
     Args:
-        run: its name, to subtract its present files; None: a new run.
-        shape: of a panel of random numbers in `data`; None: `data` is the run's.
+        run: name of the run, whose present files count as free space; None: a new run.
+        shape: shape of the panel of random numbers in `data`; None: `data` is the run's own.
         measured: always probe the run. If false, this process will train it, and it is probed only if it might not fit
             and the cache has no result.
 
@@ -256,7 +256,7 @@ def plan_run(
     usage = SystemMeter(limits, device).read()
     own = 0 if measured else usage.own - owned_bytes(data.content)
     disk = _disk_room(config.checkpoint, run)
-    # Limits of the run and of addresses do not include the memory of other processes.
+    # The run's own limit and that of the address space do not include the memory of other processes.
     for_probe = min(
         int(hard * limit.bytes) - (0 if limit.kind in ("run", "address_space") else counted)
         for limit, counted in zip(limits, usage.counted, strict=True)
@@ -300,7 +300,7 @@ def _disk_room(settings: CheckpointConfig, run: str | None) -> Limit:
 
 
 def _size_of(path: Path) -> int:
-    """Return the size of a file; 0 if `path` is no file or was deleted meanwhile."""
+    """Return the size of a file; 0 if `path` is no file or does not exist any more."""
     try:
         return path.stat().st_size if path.is_file() else 0
     except OSError:
@@ -377,7 +377,7 @@ def suggestions_for(plan: RunPlan, plan_with: Callable[[Config], RunPlan]) -> li
 def _tried(
     plan: RunPlan, settings: Settings, plan_with: Callable[[Config], RunPlan], *, same_result: bool
 ) -> Suggestion | None:
-    """Plan the run with other settings; None if they are invalid."""
+    """Return the run's settings changed to `settings` as a suggestion; None if they are invalid."""
     values = plan.sizes.config.model_dump(mode="json")
     for key, value in settings.items():
         section, _, name = key.partition(".")

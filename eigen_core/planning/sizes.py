@@ -35,7 +35,7 @@ class Memory(NamedTuple):
         return Memory(self.host + other.host, self.device + other.device)
 
     def excess_over(self, other: "Memory") -> "Memory":
-        """Return this less `other`, at least 0."""
+        """Return this memory less `other`, at least 0."""
         return Memory(max(self.host - other.host, 0), max(self.device - other.device, 0))
 
     def times(self, share: float) -> "Memory":
@@ -165,8 +165,8 @@ class DiskPlan:
     Attributes:
         checkpoint_bytes: checkpoint of a generation, on average over the run.
         run_bytes: the finished run in its store, with the generations that retention keeps.
-        most_bytes: largest size while it trains, with one generation more.
-        local_bytes: largest size on this machine if the store is remote; otherwise 0.
+        most_bytes: largest size while it trains, with one generation more than retention keeps.
+        local_bytes: largest size of the files on this machine if the store is remote; otherwise 0.
         upload_bytes: all uploads to a remote store; otherwise 0.
     """
 
@@ -185,7 +185,7 @@ class DiskPlan:
         growth = _RECORD_BYTES_AN_AGENT * sizes.config.population.size + _RECORD_BYTES
 
         def stored(generations: Collection[int]) -> int:
-            """Return the size of the files of generations, and once of each shard that the replay of any contains."""
+            """Return the size of the files of `generations`; replay shards that several of them contain count once."""
             shards: set[int] = set()
             for generation in generations:
                 oldest_row = max(generation * rows - sizes.config.replay.capacity, 0)
@@ -193,7 +193,7 @@ class DiskPlan:
             return len(generations) * fixed + sum(generations) * growth + len(shards) * shard
 
         def retained(newest: int) -> int:
-            """Return the size of the run at its end, if the champion is from generation 1."""
+            """Return the run's size at its end with `newest` whole generations, if generation 1 has the champion."""
             whole = range(last, max(last - newest, 0), -1)
             kept = kept_generations(range(1, last + 1), whole, settings.keep_every, 1)
             return stored(kept) + _PLOT_PAGE_BYTES

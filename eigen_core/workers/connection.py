@@ -46,7 +46,7 @@ _KEY = "eigen"
 def connected(scheduler: str) -> Client:
     """Return a client of a scheduler; `InputError` if it cannot be reached."""
     if has_credentials(scheduler):
-        raise InputError("The scheduler's address has a user or a password in it: use distributed.comm.tls instead.")
+        raise InputError("The scheduler's address has a user or a password in it: use Dask's distributed.comm.tls.")
     # Eigen raises an error that says what to do; Dask would also print tracebacks of its attempts to reconnect.
     for handler in logging.getLogger("distributed").handlers:
         handler.setLevel(logging.CRITICAL)
@@ -74,7 +74,7 @@ def connected(scheduler: str) -> Client:
 
 
 def key_of(run: str) -> str:
-    """Return a new key for work of a run, by which `workers_of` finds the run."""
+    """Return a new key for a Dask task of a run, in which `workers_of` reads the run's name."""
     return f"{_KEY}:{run}:{uuid4().hex}"
 
 
@@ -145,7 +145,7 @@ class Worker:
     Attributes:
         actor: Dask's future of its `WorkerAgents`, which keeps them alive; None: they were released.
         machine: name of its machine, whose workers read one replay (`WorkerAgents.open`).
-        written: transitions ever appended to the replay that it shares with its machine; None: it shares none.
+        written: number of transitions ever appended to the replay that it shares on its machine; None: it shares none.
         started: when it was asked to start the run (monotonic seconds).
         is_reported: a warning has said that it does not answer.
     """
@@ -199,7 +199,7 @@ class WorkerClient:
         )
 
     def make(self, kind: type[Any], run: str, address: str, *arguments: Any) -> Worker:  # noqa: ANN401 - of any kind
-        """Create an actor of class `kind` in a worker, as soon as that has a free thread."""
+        """Create an actor of class `kind` in a worker, as soon as the worker has a free thread."""
         where = {"workers": [address], "allow_other_workers": False, "key": key_of(run)}
         return Worker(address, self._client.submit(kind, *arguments, actor=True, pure=False, **where))
 
@@ -211,7 +211,7 @@ class WorkerClient:
 
         Raises:
             WorkerLostError: the worker does not have the run any more, or the connection to it failed.
-            Exception: the error of the method; RuntimeError with its type and text if that cannot be sent.
+            Exception: the error of the method; RuntimeError with its type and text if it cannot be sent.
         """
         if worker.actor is None or worker.actor.status != "finished":
             message = f"worker {worker.address} was lost before it was asked to {method}."
@@ -234,10 +234,10 @@ class WorkerClient:
     def call(
         self, method: str, calls: Sequence[tuple[Worker, str, tuple[Any, ...]]], progress: Callable[[int], None]
     ) -> list[Any]:
-        """Call a method of workers, all at once, and return the results in order; the first error ends the wait.
+        """Call a method of several workers at once, and return the results in order; the first error ends the wait.
 
-        `calls` has for each worker the description of its work and the arguments (`ask`). `progress` is called with the
-        number of results, at least every `POLL_SECONDS`.
+        `calls` has (worker, description of its work, arguments), as in `ask`. `progress` is called with the number of
+        results, at least every `POLL_SECONDS`.
         """
         results = [self.start(self.ask(worker, work, method, *arguments)) for worker, work, arguments in calls]
         pending, asked = dict(zip(results, calls, strict=True)), time.monotonic()
@@ -278,8 +278,8 @@ class SentTransitions:
     """Transitions that make a worker's replay equal to that of the leading process.
 
     Attributes:
-        before: transitions ever appended to the worker's replay before these; None: it begins with an empty replay.
-        written: transitions ever appended afterwards.
+        before: number of transitions ever appended to the worker's replay before `rows`; None: it begins empty.
+        written: that number after `rows`.
         rows: the transitions, the newest last.
     """
 
@@ -289,7 +289,7 @@ class SentTransitions:
 
     @classmethod
     def of(cls, replay: Replay, before: int | None) -> "SentTransitions":
-        """Return the transitions after the first `before`; all of the replay if some of those are overwritten."""
+        """Return the transitions after the first `before`; the whole replay if `before` is None or some are gone."""
         if before is not None and not replay.written - replay.size <= before <= replay.written:
             before = None
         new = replay.size if before is None else replay.written - before
@@ -298,7 +298,7 @@ class SentTransitions:
 
 @dataclass(frozen=True)
 class SharedTransitions:
-    """A replay in memory that workers of the same machine map; `written`: transitions ever appended to it."""
+    """A replay in memory that workers of the same machine map; `written`: number of transitions ever appended."""
 
     columns: Mapping[str, SharedTensor]
     written: int
@@ -306,7 +306,7 @@ class SharedTransitions:
 
 @dataclass(frozen=True)
 class RemoteError:
-    """An exception that a worker's method returns: Dask does not tell a raised one from its own errors.
+    """An exception of a worker's method, as a return value: Dask mixes raised exceptions with its own.
 
     Attributes:
         serialized: the exception in Dask's form; a plain `Exception` if it cannot be sent.

@@ -169,14 +169,14 @@ class WorkerExecutor:
         return where
 
     def _shares(self, agents: slice) -> list[tuple[Worker, slice]]:
-        """Cut consecutive agents into shares of nearly the same size, one for each worker as far as they suffice."""
+        """Cut consecutive agents into shares of nearly the same size, at most one for each worker."""
         workers, number = self._ready(), agents.stop - agents.start
         shares = min(number, len(workers))
         ends = [agents.start + number * share // shares for share in range(shares + 1)]
         return list(zip(workers, starmap(slice, pairwise(ends)), strict=False))
 
     def _call(self, phase: str, method: str, calls: Sequence[tuple[Worker, str, tuple[Any, ...]]]) -> list[Any]:
-        """Call a method of workers, all at once, with (worker, description of its work, arguments)."""
+        """Call a method of several workers at once; `calls`: (worker, description of its work, arguments)."""
         with self._released_on_error():
             calls = [(worker, work, (self._generation, *arguments)) for worker, work, arguments in calls]
             results = self._client.call(method, calls, lambda done: report_progress(phase, done, len(calls)))
@@ -185,7 +185,7 @@ class WorkerExecutor:
 
     @contextmanager
     def _released_on_error(self) -> Iterator[None]:
-        """Release all workers if the block fails: some may still compute."""
+        """Release all workers if the block fails, since some may still compute."""
         try:
             yield
         except BaseException:
@@ -275,7 +275,7 @@ class WorkerExecutor:
         late = [worker for worker, _ in self._starting.values() if _is_late(worker) and not worker.is_reported]
         if late:
             logger.warning(
-                "No answer from %s: busy or not reachable. Those that answer are used from the next phase on. %s",
+                "No answer from workers %s: busy or not reachable. Any that answer are used from the next phase on. %s",
                 ", ".join(worker.address for worker in late),
                 "The phase goes on with the others." if self._workers else "The phase waits until one is free.",
             )
@@ -283,7 +283,7 @@ class WorkerExecutor:
             worker.is_reported = True
 
     def _leave_out(self, worker: Worker, error: WorkerLostError) -> None:
-        """Ignore a worker until it has joined anew or a phase has failed: it may be unreachable from here."""
+        """Ignore a worker until it joins the scheduler again or a phase fails: it may be unreachable from here."""
         self._starting.pop(worker.address)[1].cancel()
         worker.actor = None
         others = self._workers or self._starting

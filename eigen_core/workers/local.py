@@ -30,7 +30,7 @@ _ENDING_SECONDS = 5
 
 @dataclass
 class _Worker:
-    """A process; `release` ends the shell that watches it."""
+    """A worker process; `release` ends the shell that stops it when this process exits."""
 
     process: subprocess.Popen[bytes]
     name: str
@@ -40,7 +40,7 @@ class _Worker:
 
 
 class _DroppedWorkers(SchedulerPlugin):
-    """Names of the workers that the scheduler has known and dropped. Dask calls this in the scheduler's thread."""
+    """Collects names of workers that the scheduler drops; Dask calls its methods in the scheduler's thread."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
@@ -57,8 +57,8 @@ class _DroppedWorkers(SchedulerPlugin):
 class LocalWorkers:
     """A scheduler in this process, and worker processes of one thread each; a context manager.
 
-    They end with this process, however that ends. A connection can run code in them, and every user of this machine can
-    reach their ports: so connections need a certificate that is made for these processes only.
+    They end with this process, even if it is killed. A connection can run code in them, and every user of this machine
+    can reach their ports: so connections need a certificate that is made for these processes only.
 
     `gpus` are names as in `CUDA_VISIBLE_DEVICES`, shared out evenly; empty: workers see the GPUs of this process. A
     worker counts as lost after `lost_seconds` without a heartbeat.
@@ -71,7 +71,7 @@ class LocalWorkers:
         self._dropped = _DroppedWorkers()
         self._names = (f"local-{number}" for number in count_from(1))
         security = Security.temporary()  # type: ignore[no-untyped-call] # distributed has no annotation here
-        # Other users cannot read the environment of a process.
+        # Other users cannot read the environment variables of a process.
         settings = {
             **_WITHOUT_PROFILE,
             f"{_TLS}.ca-file": security.tls_ca_file,
@@ -96,7 +96,7 @@ class LocalWorkers:
 
     @property
     def processes(self) -> tuple[int, ...]:
-        """Ids of the processes."""
+        """Process ids of the workers."""
         return tuple(self._workers)
 
     @property
@@ -104,7 +104,7 @@ class LocalWorkers:
         return str(self._cluster.scheduler_address)
 
     def start_missing(self) -> None:
-        """Replace processes that have ended or hang; `WorkerLostError` if some have failed since the last call."""
+        """Replace worker processes that have ended or hang; `WorkerLostError` if one has failed."""
         for worker in self._workers.values():
             # The scheduler gives those that it has dropped nothing more to compute.
             if worker.name in self._dropped.names and worker.process.poll() is None:
@@ -126,7 +126,7 @@ class LocalWorkers:
         taken = Counter(worker.gpu for worker in self._workers.values())
         gpu = min(self._gpus, key=lambda gpu: taken[gpu], default=None)
         command = [sys.executable, "-m", "dask", "worker", self.address, "--name", name, "--nthreads", "1"]
-        # Else it listens at all addresses of the machine, with pages of its own that need no certificate.
+        # Else it listens at all addresses of the machine, with a dashboard that needs no certificate.
         command += ["--host", _HOST, "--dashboard-address", f"{_HOST}:0"]
         command += ["--no-nanny", "--no-dashboard", "--memory-limit", "0", "--death-timeout", "30 s"]
         # Libraries that take long to import are imported while the process that leads prepares the run.

@@ -43,9 +43,9 @@ _CPU = torch.device("cpu")
 
 
 class WorkerAgents:
-    """Computes agents of one run in a worker, with one thread. Dask calls it an actor.
+    """Computes agents of one run in a worker, with one thread; a Dask actor.
 
-    `fingerprint` is the hash of the run's data, `code` is `CODE` of the leading process.
+    `values` are the run's settings, `fingerprint` is the hash of its data, `code` is `CODE` of the leading process.
     """
 
     def __init__(self, values: Mapping[str, Any], fingerprint: str, code: str) -> None:
@@ -59,7 +59,7 @@ class WorkerAgents:
     def answer(self, method: str, generation: int, *arguments: Any) -> Any:  # noqa: ANN401 - of any method
         """Call another method; return its result, or its error as `RemoteError`.
 
-        Phases run under the guard of this worker's memory (`MemoryGuardError`), as long as the leading process waits.
+        Phases run under this worker's memory guard (`MemoryGuardError`), and end if the leading process releases it.
         """
         try:
             if method not in _PHASES:
@@ -70,15 +70,16 @@ class WorkerAgents:
             return RemoteError.of(error)
 
     def _require_held(self) -> None:
-        """Raise `WorkerLostError` if the leading process has released this worker: its thread is needed then."""
+        """Raise `WorkerLostError` if the leading process has released this worker, whose thread others may need."""
         if self._key not in self._worker.state.actors:
             raise WorkerLostError(f"worker {self._worker.address} was released by the process that leads the run.")
 
     def open(self, probe: SharedTensor | None, content: object = None) -> tuple[Arithmetic, str] | None:
-        """Build the task from `content`, by default from the data found here; None if these are not the run's.
+        """Build the task from `content`, or from data files of this machine if it is None.
 
-        Returns hardware and libraries of this process, and a name of the machine, whose processes read each other's
-        memory: `OWN_MACHINE` if `probe`, memory of the leading process, can be read here.
+        Returns None if the data are missing or not the run's; else the hardware and libraries of this process, and a
+        name that processes share if they can read each other's memory: `OWN_MACHINE` if `probe`, which is memory of the
+        leading process, can be read here.
 
         Raises:
             InputError: the code of this process differs from that of the leading process, and may compute other bits.
@@ -124,7 +125,7 @@ class WorkerAgents:
         return f"{here.boot} {here.namespace} {os.getuid()}" if known else uuid4().hex
 
     def play(self, agents: Arrays, episodes: Episodes, task_state: Arrays) -> tuple[EpisodeResults, Arrays]:
-        """Play the episodes, which lack the task's state; return the results and, apart from them, the transitions."""
+        """Play `episodes` with `task_state`, which they lack; return results without transitions, and transitions."""
         population = Population.from_tensors(to_tensors(agents), self._device)
         played = self._computer.play(population, replace(episodes, task_state=to_tensors(task_state, self._device)))
         recorded = played.training.transitions
@@ -133,7 +134,7 @@ class WorkerAgents:
         return replace(played, training=replace(played.training, transitions=None)), to_arrays(recorded)
 
     def share_replay(self, transitions: SentTransitions) -> SharedTransitions | None:
-        """Append transitions to the replay of this machine; return its memory, None if others cannot map it."""
+        """Append transitions to this worker's replay; return its shared memory, None if others cannot map it."""
         if transitions.before is None:
             self._host_replay = self._empty_replay(_CPU)
             self._mapped = {}
@@ -146,7 +147,7 @@ class WorkerAgents:
         elif self._host_replay.written != transitions.before:
             held = self._host_replay.written
             raise RuntimeError(
-                f"This worker has {held:,} transitions, and the run {transitions.before:,}: resume the run."
+                f"This worker's replay has {held:,} transitions instead of {transitions.before:,}: resume the run."
             )
         self._host_replay.append(to_tensors(transitions.rows))
         return SharedTransitions(self._host_replay.share(), self._host_replay.written) if self._shares else None
@@ -154,7 +155,7 @@ class WorkerAgents:
     def learn(
         self, agents: Arrays, plan: LearningPlan, where: SharedTransitions | None, task_state: Arrays
     ) -> tuple[Arrays, Arrays]:
-        """Let agents learn from the replay at `where` (None: this worker's); return them and the curves."""
+        """Let agents learn from the replay at `where` (None: this worker's); return them and the learner's curves."""
         population = Population.from_tensors(to_tensors(agents), self._device)
         replay = self._host_replay if where is None else self._mapped_replay(where)
         if self._gpu_replay is not None:
@@ -170,7 +171,7 @@ class WorkerAgents:
             columns = {name: memory.opened() for name, memory in where.columns.items()}
             there = {name: column for name, column in columns.items() if column is not None}
             if len(there) < len(columns):
-                raise WorkerLostError("the worker that shares the replay of its machine was lost, or cannot be read.")
+                raise WorkerLostError("the worker that shares the replay with others was lost, or cannot be read.")
             self._host_replay = Replay.from_ring(Ring(there, 0, 0), self._computer.task.columns, _CPU)
             self._mapped = where.columns
         self._host_replay.written = where.written
