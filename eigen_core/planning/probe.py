@@ -184,7 +184,7 @@ def measure(config: Config, data: TaskData, process: int, enter: Callable[[str],
     `process`: resident memory before the data were opened (bytes).
     """
     began = time.perf_counter()
-    # Learning starts after one group has played, by its actors; no trial looks for the best number of threads.
+    # Learning starts after one group has played, actors choose its actions, and no other thread counts are tried.
     changed = {
         "threads": config.threads or torch.get_num_threads(),
         "replay": config.replay.model_copy(update={"minimum": 1}),
@@ -215,7 +215,7 @@ def measure(config: Config, data: TaskData, process: int, enter: Callable[[str],
 
 
 class _Piece:
-    """A part of a generation; phases return their estimated time in a whole one, and their peak less `started`."""
+    """A part of a generation; methods return the estimated time of a whole phase, and its peak less `started`."""
 
     def __init__(self, state: TrainingState, meter: SystemMeter, started: Memory) -> None:
         self._state, self._meter, self._started = state, meter, started

@@ -377,7 +377,7 @@ def suggestions_for(plan: RunPlan, plan_with: Callable[[Config], RunPlan]) -> li
 def _tried(
     plan: RunPlan, settings: Settings, plan_with: Callable[[Config], RunPlan], *, same_result: bool
 ) -> Suggestion | None:
-    """Return the run's settings changed to `settings` as a suggestion; None if they are invalid."""
+    """Return `settings` as a suggestion, from the plan of the run with them; None if they are invalid."""
     values = plan.sizes.config.model_dump(mode="json")
     for key, value in settings.items():
         section, _, name = key.partition(".")

@@ -193,7 +193,7 @@ class DiskPlan:
             return len(generations) * fixed + sum(generations) * growth + len(shards) * shard
 
         def retained(newest: int) -> int:
-            """Return the run's size at its end with `newest` whole generations, if generation 1 has the champion."""
+            """Return the run's size at its end with its `newest` last generations, and generation 1 as champion's."""
             whole = range(last, max(last - newest, 0), -1)
             kept = kept_generations(range(1, last + 1), whole, settings.keep_every, 1)
             return stored(kept) + _PLOT_PAGE_BYTES

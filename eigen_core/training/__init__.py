@@ -1,1 +1,1 @@
-"""Runs of a store: opening, status, journals, and listeners of a training."""
+"""Runs of a store: opening, status and journals; listeners of a training."""

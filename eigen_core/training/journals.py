@@ -104,7 +104,7 @@ def count_attempt(location: RunLocation, generation: int) -> None:
 
 
 def withdraw_attempt(location: RunLocation) -> None:
-    """Remove the last attempt: it ended for a reason that has nothing to do with the run."""
+    """Remove the last attempt, which ended for a reason that has nothing to do with the run."""
     ATTEMPTS.replace(location, ATTEMPTS.read(location)[:-1])
 
 
@@ -199,7 +199,7 @@ def own_settings(location: RunLocation, local: str) -> OwnSettings | None:
     except MissingObjectError:
         return None
     except (InputError, StoreUnavailableError, KeyError, ValueError) as error:
-        logger.warning("The data path of run '%s' on this machine is lost, name it again: %s", location.name, error)
+        logger.warning("The data path of run '%s' here is lost, give it with --data: %s", location.name, error)
         return None
 
 
@@ -228,11 +228,11 @@ class Start(Record):
     moment: AwareDatetime
     """Start of its first phase (UTC)."""
     waited_seconds: Seconds
-    """From the interruption of the process before, or else from the start of this process, to `moment`."""
+    """From the interruption of the training before, or if there was none from this process's start, to `moment`."""
     kept_seconds: Seconds = 0.0
-    """Training of the process before up to its last checkpoint (seconds)."""
+    """Time of the training before up to its last checkpoint."""
     lost_seconds: Seconds | None = None
-    """Training after that (seconds); None: it was not interrupted."""
+    """Time of the training before after that checkpoint; None: it was not interrupted."""
 
 
 STARTS = Journal("starts.json", Start, kept=2_000)
@@ -245,9 +245,9 @@ class Goodput:
     Attributes:
         useful_seconds: training that checkpoints hold.
         lost_seconds: training after a last checkpoint that an interruption has lost.
-        waiting_seconds: from each interruption, and from each start of a process, to the first phase.
-        interruptions: number of trainings that ended without a request to stop.
-        recovery_seconds: mean time from an interruption to the next first phase; None: there was none.
+        waiting_seconds: from each interruption, or else each start of a process, to the next first phase.
+        interruptions: number of trainings that ended early without a request to stop.
+        recovery_seconds: mean time from an interruption to the next first phase; None: no interruption.
     """
 
     useful_seconds: float

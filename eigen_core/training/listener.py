@@ -38,7 +38,7 @@ class Training:
 
 
 class Listener:
-    """Receives the events of a training, in this order; by default each method does nothing.
+    """Receives the events of a training, in the order of the methods; by default each method does nothing.
 
     Methods must be fast. An exception of a listener ends the training.
     """
@@ -50,10 +50,10 @@ class Listener:
         """The run was chosen; `generation` is the next one to train."""
 
     def prepared(self, training: Training) -> None:
-        """This process holds the run, and has loaded its newest generation; it may be complete."""
+        """This process has locked the run and loaded its newest generation; the run may be complete."""
 
     def begun(self, training: Training, starts: "Sequence[Start]") -> None:
-        """Training begins; `starts`: all starts of the run."""
+        """Training begins; `starts`: all starts of the run, the last one now."""
 
     def phase_started(self, generation: int, phase: str) -> None:
         """A phase of `generation` begins."""
@@ -62,16 +62,16 @@ class Listener:
         """The newest generation is in a checkpoint."""
 
     def plotted(self, generation: int, paths: Sequence[Path]) -> None:
-        """The plots after `generation` were drawn."""
+        """The plots after `generation` were drawn, usually while the next generation is computed."""
 
     def generation_finished(self, record: "GenerationRecord", telemetry: "Telemetry") -> None:
-        """A generation is complete, with its checkpoint and plots."""
+        """A generation is complete and in a checkpoint; its plots may follow later."""
 
     def completed(self, training: Training, result: "HoldoutResult | None") -> None:
-        """The run has all its generations; `result`: of the holdout episodes, if there are any."""
+        """The run has all its generations; `result`: of its holdout episodes, None if it has none."""
 
     def memory_reported(self, report: "MemoryReport") -> None:
-        """The memory guard has aborted the training, or SIGUSR1 came; then another thread calls this, at any time."""
+        """The memory guard has aborted the training; or SIGUSR1 came: another thread calls this then, at any time."""
 
 
 _active: ContextVar[tuple[Listener, ...]] = ContextVar("eigen_listeners", default=())

@@ -79,8 +79,8 @@ class RunStatus:
         config: the configuration with which it was last started or continued.
         folder: the run's folder on this machine; it need not exist if the store is remote.
         history, telemetry: one record per complete generation.
-        computed_by: processor and libraries of its newest generation.
-        uploads: None if the store is this machine, or nothing was uploaded from here.
+        computed_by: processor and libraries that computed its newest generation.
+        uploads: None if the store is a folder, or nothing was uploaded from this machine.
     """
 
     run: str
@@ -100,7 +100,7 @@ class RunStatus:
 class Run:
     """A handle of a run, which need not exist. It reads lazily and only once: open a new handle to see later changes.
 
-    `own` has nested values of settings that belong to this machine; they override its environment.
+    `own` has nested values of settings that belong to this machine; they override its environment variables.
     """
 
     def __init__(self, settings: CheckpointConfig, name: str, own: Mapping[str, Any] | None = None) -> None:
@@ -111,11 +111,11 @@ class Run:
 
     @classmethod
     def open(cls, store: str, name: str, local: str = _LOCAL, own: Mapping[str, Any] | None = None) -> "Run":
-        """Return an existing run; `local` is `checkpoint.local`. `InputError` if there is no such run."""
+        """Return an existing run; `local` is the setting `checkpoint.local`. `InputError` if there is no such run."""
         return cls(_given(store, local), name, own)._in_its_folder()
 
     def _in_its_folder(self) -> "Run":
-        """Return the run with the local folder that holds this machine's settings of it: the store may name it."""
+        """Return the run, in the local folder that its configuration names if only there are settings of it."""
         named = _stored_local(self._latest_values)
         if self._known is not None or named is None or own_settings(self.location, named) is None:
             return self
@@ -155,17 +155,17 @@ class Run:
 
     @cached_property
     def _latest_values(self) -> Mapping[str, Any]:
-        """The run's latest configuration in the store: not trusted."""
+        """The run's latest configuration in the store, which others may have changed: not trusted."""
         begun = self._begun_values
         trained = begun if self.newest is None else self.newest[1].config
         return requested_config(self.location, self.generation) or trained
 
     @cached_property
     def config(self) -> Config:
-        """The configuration with which the run was last trained, or requested.
+        """The configuration with which the run was last trained, or was last requested to continue.
 
-        The store may have been moved since, or come from somebody else: settings that belong to a machine are taken
-        from this one; data and local folder, if the store is remote, as it last trained the run.
+        The store may have moved, or come from somebody else: settings that belong to a machine are this machine's. If
+        the store is remote, the path of the data is the one with which this machine last trained the run, if it did.
         """
         store, local = self._settings.store, self._settings.local
         config = _config_of(self.location, self._latest_values, self._own)
@@ -180,11 +180,11 @@ class Run:
     def config_to_resume(self, data: str | None = None) -> Config:
         """Return the configuration with which this machine continues the run.
 
-        `data` is the path of its prices; by default `EIGEN_DATA`, else the one with which this machine last trained it.
+        `data` is the path of its prices; by default `EIGEN_DATA`, or else the path with which this machine trained it.
 
         Raises:
             InputError: the path of its prices is not known, or its task imports a module that neither this machine's
-                own settings nor the environment name.
+                own settings nor its environment variables name.
         """
         config = self.config
         named = [dict(self._own or {}).get("task"), os.environ.get(TASK_VARIABLE)]
@@ -198,8 +198,8 @@ class Run:
         if before is not None and (unknown or not Path(os.path.expanduser(before)).exists()):
             why = "this machine does not know where it is" if unknown else "it is not there any more"
             raise InputError(
-                f"Run '{self.name}' was trained on {quoted(Path(before).name)}, and {why}: give it with --data, or "
-                "EIGEN_DATA."
+                f"Run '{self.name}' was trained on {quoted(Path(before).name)}, and {why}: give it with --data, or as "
+                "the environment variable EIGEN_DATA."
             )
         return config
 
@@ -215,7 +215,7 @@ class Run:
         if left_out:
             logger.warning(
                 "Run '%s' was trained with settings that each machine chooses for itself, and here they have their "
-                "defaults: %s. Set them again with --set, or in the environment.",
+                "defaults: %s. Set them again with --set, or as these environment variables.",
                 self.name,
                 ", ".join(left_out),
             )
@@ -227,7 +227,7 @@ class Run:
         moved = set()
         remote = self.location.remote
         if before is not None and now is not None and (remote or not Path(os.path.expanduser(before)).exists()):
-            # They may have moved: the panel's fingerprint shows whether they are those that the run began with.
+            # The data may have moved: the panel's fingerprint shows whether they are those that the run began with.
             moved = {"market.data"}
         differing = [key for key in differing_keys(begun, config) if not is_changeable(key) and key not in moved]
         if differing:
@@ -250,7 +250,7 @@ class Run:
         return self.location
 
     def keep_request(self, config: Config) -> None:
-        """Record `config` as the run's latest before a checkpoint contains it; this process must hold the run."""
+        """Record `config` as the run's latest before a checkpoint contains it; this process must hold its lock."""
         if self.config != config:
             remember_request(self.location, self.generation, stored_values(config))
 
@@ -347,14 +347,14 @@ class Run:
 
 
 def status_of(store: str, name: str) -> RunStatus:
-    """Return the status of a run; if the store does not answer, as far as this machine knows it."""
+    """Return the status of a run; if the store does not answer, that of this machine's copy."""
     run = Run(_given(store, _LOCAL), name)
     run._leave_silent_store()
     return run._in_its_folder().status()
 
 
 def statuses_of(store: str) -> tuple[list[RunStatus], dict[str, str]]:
-    """Return the status of each run of a store, and by name the reason why others cannot be read, a sentence."""
+    """Return the status of each run of a store; and for runs that cannot be read, by name, a sentence that says why."""
     statuses, unreadable = [], {}
     for name in runs_in(store):
         try:
@@ -382,7 +382,7 @@ def is_changeable(key: str) -> bool:
 def require_same_definition(subject: str, begun: Config, now: Config, options: Sequence[str]) -> None:
     """Raise `InputError` if a walk or sweep would be continued with another definition.
 
-    `subject` begins the sentence, for example `Walk 'years'`; `options` are other differences, in words. Settings that
+    `subject` begins the sentence, for example `Walk 'years'`; `options` name the options that differ. Settings that
     may change between the generations of a run may change here too, but for the number of generations.
     """
     settings = [key for key in differing_keys(begun, now) if key == "generations" or not is_changeable(key)]
@@ -395,17 +395,17 @@ def require_same_definition(subject: str, begun: Config, now: Config, options: S
 
 
 def require_trusted_task(task: str, subject: str, named: Sequence[str | None]) -> None:
-    """Raise `InputError` for a task that imports a module, unless this machine itself names it.
+    """Raise `InputError` for a task that imports a module, unless it is in `named`.
 
-    `subject` begins the sentence, for example `Run 'long' plays`; `named` are the tasks that this machine names.
+    `subject` begins the message, for example `Run 'long' plays`; `named` are the tasks that this machine names itself.
     """
     if not names_module(task) or task in named:
         return
     text = task if task.isprintable() and len(task) <= _LONGEST_TASK else quoted(task)
     raise InputError(
         f"{subject} {text}, which imports a module, and neither a store nor a flow run's parameters choose what is "
-        f"imported here. If you trust that module, name the task again: --set task={text}, or {TASK_VARIABLE}={text} "
-        "in the environment."
+        f"imported here. If you trust that module, name the task again: --set task={text}, or set the "
+        f"environment variable {TASK_VARIABLE}={text}."
     )
 
 
@@ -417,7 +417,7 @@ def _given(store: str, local: str) -> CheckpointConfig:
 def _stored_local(values: Mapping[str, Any]) -> str | None:
     """Return `checkpoint.local` of a stored configuration; None if it is no folder of this user.
 
-    Another user could fill a folder of their own, or exchange a link: a path with links is returned without them.
+    Another user could fill a folder of their own, or exchange a link: links in the path are resolved.
     """
     section = values.get("checkpoint")
     named = section.get("local") if isinstance(section, Mapping) else None

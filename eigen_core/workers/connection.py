@@ -46,7 +46,10 @@ _KEY = "eigen"
 def connected(scheduler: str) -> Client:
     """Return a client of a scheduler; `InputError` if it cannot be reached."""
     if has_credentials(scheduler):
-        raise InputError("The scheduler's address has a user or a password in it: use Dask's distributed.comm.tls.")
+        raise InputError(
+            "The scheduler's address has a user or a password in it: leave them out, and use certificates (Dask's "
+            "settings distributed.comm.tls)."
+        )
     # Eigen raises an error that says what to do; Dask would also print tracebacks of its attempts to reconnect.
     for handler in logging.getLogger("distributed").handlers:
         handler.setLevel(logging.CRITICAL)

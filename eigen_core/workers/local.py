@@ -126,7 +126,7 @@ class LocalWorkers:
         taken = Counter(worker.gpu for worker in self._workers.values())
         gpu = min(self._gpus, key=lambda gpu: taken[gpu], default=None)
         command = [sys.executable, "-m", "dask", "worker", self.address, "--name", name, "--nthreads", "1"]
-        # Else it listens at all addresses of the machine, with a dashboard that needs no certificate.
+        # Else it listens at all addresses of the machine, with HTTP pages that need no certificate.
         command += ["--host", _HOST, "--dashboard-address", f"{_HOST}:0"]
         command += ["--no-nanny", "--no-dashboard", "--memory-limit", "0", "--death-timeout", "30 s"]
         # Libraries that take long to import are imported while the process that leads prepares the run.
