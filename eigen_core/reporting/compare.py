@@ -25,7 +25,7 @@ from eigen_core.trading import EquityCurve
 from eigen_core.trading.metrics import Metrics
 
 COLOURS = (VERMILLION, BLUE, GREEN, PURPLE, ORANGE, SKY, INK)
-"""Colours of the runs, which bound their number."""
+"""Colours of the runs: at most this many are compared."""
 
 Account = tuple[str, EquityCurve, Metrics]
 
@@ -102,13 +102,13 @@ def write_comparison(store: str, runs: Sequence[str], *, span: str | None, agent
     """Play runs over the same days, and write a page with their curves if a file is given.
 
     Raises:
-        InputError: as `backtest`; there is one run, too many or one twice; their days differ; no file can be written.
+        InputError: as in `backtest`; one run, too many or one twice; their days differ; the file cannot be written.
     """
     if not 2 <= len(set(runs)) == len(runs) <= len(COLOURS):
         raise InputError(f"Give from two to {len(COLOURS)} different runs to compare, not {', '.join(runs)}.")
     if file is not None:
         require_place(file)
-    # `judged` adds looks only once the comparison cannot be refused any more.
+    # `judged` adds looks to the evaluation log: it is called once nothing can refuse the comparison any more.
     played = {run: play(store, run, span=span, agent=agent) for run in runs}
     _require_same_days({run: earned.curve for run, (earned, _) in played.items()})
     compared = Comparison([judged() for _, judged in played.values()], file)

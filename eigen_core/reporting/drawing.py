@@ -1,7 +1,7 @@
 """Draw the plots of a run in a separate process: `python -P -m eigen_core.reporting.drawing`.
 
-It reads lines of JSON: the number of records and the learner's curves, then the records, then the telemetry. It writes
-a ZIP archive of the plots to a file as standard output, so that nothing blocks if the parent is killed.
+It reads lines of JSON: the number of records and the learner's curves, then the records, then the telemetry. Its
+standard output, a ZIP archive of the plots, is a file rather than a pipe: nothing blocks if the parent is killed.
 """
 
 import gc
@@ -20,7 +20,7 @@ from zipfile import ZipFile
 from eigen_core.common.files import replacing
 from eigen_core.common.records import Curve, GenerationRecord, RecordLog, Telemetry
 
-# Lets a training on all cores go first.
+# The scheduler of the system then prefers a training on all cores.
 _NICENESS = 10
 
 

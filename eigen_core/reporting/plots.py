@@ -54,7 +54,7 @@ from eigen_core.reporting.style import (
 )
 from eigen_core.reporting.tables import FITNESS_PLOT, NO_GENERATION, champion_in_words, diversity_sentence
 
-# A slope over fewer generations means nothing.
+# A slope over fewer generations is noise.
 _SLOPE_GENERATIONS = 10
 _TIMED_PHASES = ("evaluate", "train", "evolve", "checkpoint")
 # Letters that fit above a row of learning curves, in all descriptions together.
@@ -252,7 +252,7 @@ def _memory_slope(telemetry: Sequence[Telemetry]) -> str:
 
 def plot_diversity(history: Sequence[GenerationRecord], path: Path) -> Path:
     """Plot the number of initial agents with descendants, and the mean distance between policies (%)."""
-    unknown = "Not recorded: these generations are of an earlier version."
+    unknown = "Not recorded: an earlier version of Eigen trained these generations."
     subtitle = (diversity_sentence(history[-1]) or unknown) if history else NO_GENERATION
     with figure_file(path, "Diversity", subtitle) as figure:
         if history:

@@ -58,7 +58,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting of a run; `preset` is the preset's value, None if it is equal."""
+    """A setting of a run; `preset` is the preset's value, None if that is the same."""
 
     key: str
     value: str
@@ -70,13 +70,13 @@ class Report:
     """Content of a report about agents of a run, or about a walk.
 
     Attributes:
-        run, agent, span: names and descriptions.
-        facts: basis of the verdict.
-        looks, warnings: number of looks at these days, and limits of the metrics, as sentences.
+        run, agent, span: the run's or walk's name, the agents in words, and the days.
+        facts: figures on which the verdict rests.
+        looks, warnings: how many results on these days were seen, and limits of the metrics, as sentences.
         data: source of the prices and findings in them, as sentences.
         commands: command lines that reproduce this report, in order.
-        hashes: of weights, replay and data; also the CPU or GPU that computed them.
-        folds: of a walk; empty for a run.
+        hashes: of weights, replay and data, and the CPU or GPU that computed them.
+        folds: folds of a walk; empty for a run.
     """
 
     run: str
@@ -125,7 +125,7 @@ def settings_of(config: Config) -> list[Setting]:
 
 
 def training_command(config: Config, run: str) -> str:
-    """Return the command line that trains an equal run, without settings of the machine."""
+    """Return the command line that trains the same run, without settings that belong to a machine."""
     return shlex.join(["eigen", "train", "--run", run, *options_of(config)])
 
 
@@ -233,13 +233,13 @@ def _text(value: float | None, text: Callable[[float], str]) -> str:
 
 
 def basis_of_metrics(played: SpanResult) -> str:
-    """Return a sentence on the basis of annual metrics."""
+    """Return a sentence on the returns, periods and rate from which annual metrics are computed."""
     risk_free = percent(played.risk_free, 2)
     return f"Daily returns, {played.periods_per_year} periods a year, risk-free rate {risk_free} a year."
 
 
 def calendar_table(curve: EquityCurve) -> Table:
-    """Return the return of each month and year of an account; incomplete ones by their known days."""
+    """Return the return of each month and year of an account; of incomplete ones, over the days that it has."""
     months = _compounded(curve, "M")
     rows = []
     for year, total in _compounded(curve, "Y").items():
@@ -410,7 +410,7 @@ def _report(played: SpanResult, verdict: Verdict, config: Config, hashes: Sequen
 
 
 def agent_in_words(played: Backtest, status: RunStatus) -> str:
-    """Return a description of the agents: "champion, agent 3 of generation 7"."""
+    """Return a description of the agents that played: "champion, agent 3 of generation 7"."""
     if played.agent == "champion":
         last = status.history[-1]
         return f"champion, agent {last.champion_agent} of generation {last.champion_generation}"
@@ -420,7 +420,7 @@ def agent_in_words(played: Backtest, status: RunStatus) -> str:
 
 
 def looks_in_words(looks: Looks, verdict: Verdict) -> str:
-    """Return the number of looks at these days, and the number that the verdict is corrected for."""
+    """Return how many looks at these days are known, and for how many the verdict is corrected."""
     known = f"{count(looks.count, 'result')} on these days {'is' if looks.count == 1 else 'are'} in the evaluation log"
     runs = f"of {'run' if len(looks.runs) == 1 else 'runs'} {', '.join(looks.runs)}"
     sharpes = f"; the best daily Sharpe ratio among them is {max(looks.sharpes):.3f}" if looks.sharpes else ""
@@ -428,7 +428,7 @@ def looks_in_words(looks: Looks, verdict: Verdict) -> str:
 
 
 def facts_of(played: SpanResult, verdict: Verdict) -> list[Fact]:
-    """Return the facts of the verdict: earnings compared with baselines, and the probability of luck."""
+    """Return the figures on which a verdict rests: earnings and baselines' earnings, and probabilities of luck."""
     figures, benchmark = played.metrics, played.baseline_metrics[played.benchmark]
     excess, matched, interval = played.excess, played.matched, verdict.sharpe_interval
     name, looks = NAMES[played.benchmark].lower(), count(verdict.looks, "look")

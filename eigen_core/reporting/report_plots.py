@@ -95,8 +95,8 @@ def draw_equity(
     """Draw the equity of accounts on a logarithmic axis, the first one thick and in front.
 
     Args:
-        axes: of the plot.
-        curves, colours: by name of the account.
+        axes: axes of the plot.
+        curves, colours: equity and colour by name of the account.
         ends: last dates of folds, as YYYY-MM-DD; all but the last are marked.
         narrow: leave out the names at the ends of the lines.
     """
@@ -145,7 +145,7 @@ def drawdown_plot(played: SpanResult) -> Markup:
 
 
 def window_of(days: int) -> int:
-    """Return the window of rolling metrics: half a year, or less in a short span; 0 if there are too few days."""
+    """Return the days in a window of rolling metrics: half a year, less in a short span; 0 if it is too short."""
     window = min(_WINDOW, days // 3)
     return window if window >= _LEAST_WINDOW else 0
 
@@ -207,7 +207,7 @@ def exposure_plot(curve: EquityCurve) -> Markup:
 
 
 def weights_plot(weights: pd.DataFrame) -> tuple[Markup, dict[str, str]]:
-    """Return a plot of the shares of the equity in the largest assets and all others, and the colour of each."""
+    """Return a plot of the equity's shares in the largest assets and in all others; and each one's colour."""
     order = weights.abs().mean().sort_values(ascending=False, kind="stable").index
     apart = list(order[: len(_WEIGHT_COLOURS)])
     shares = {str(symbol): weights[symbol].to_numpy() for symbol in apart}

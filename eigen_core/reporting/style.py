@@ -122,7 +122,7 @@ def _png(figure: Figure) -> bytes:
 
 
 def tint(colour: str, white: float) -> str:
-    """Mix a colour with a share of white. Unlike transparency, it looks the same wherever lines cross."""
+    """Mix a colour with a share `white` of white. Unlike with transparency, crossings of lines are no darker."""
     red, green, blue = (1.0 - (1.0 - channel) * (1.0 - white) for channel in to_rgb(colour))
     return to_hex((red, green, blue))
 
@@ -166,7 +166,7 @@ def draw_curves(
 
 
 def value_axis(axes: Axes, quantity: str, *remarks: str) -> None:
-    """Write quantity and remarks (unit, scale) above the axes and draw the grid; the caller has set the limits of y."""
+    """Write quantity and remarks (unit, scale) above the axes, and draw the grid; set the limits of y before."""
     axes.set_title(quantity)
     axes.set_title(", ".join(remark for remark in remarks if remark), loc="right", color=MUTED, fontsize=8.5)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
@@ -238,7 +238,7 @@ def compress_outliers(axes: Axes, core: ArrayLike, everything: ArrayLike) -> str
     Up to the magnitude of 95 % of the newer half of `core`, y stays linear.
 
     Args:
-        axes: with the values drawn.
+        axes: axes in which `everything` is drawn.
         core: values that must be readable, `[curves, generations]`.
         everything: all values that are drawn, any shape.
     """

@@ -37,7 +37,7 @@ _MEMORY = ("rss_bytes", "rss_peak_bytes", "device_peak_bytes", "exchanged_bytes"
 
 
 def champion_in_words(record: GenerationRecord, number: Callable[[float], str] = reward) -> str:
-    """Return champion, validation and age as text: "agent 3 of generation 7, validation 1.20, found in ..."."""
+    """Return a champion, its validation and age as text: "agent 3 of generation 7, validation 1.20, found in ..."."""
     age = record.generation - record.champion_generation
     found = f"{count(age, 'generation')} ago" if age else "in this generation"
     validation = number(record.champion_validation)
@@ -220,7 +220,7 @@ def history_frame(
 
     Columns are the scalar fields of `GenerationRecord`; `distinct_ancestors`; values of the champion's excess,
     learning, trading and evolution with the prefix `champion_excess_`, `learning_`, `trading_` or `evolution_`; the
-    scalars of `Telemetry` with `seconds`; and `known`, which exist even if no generation has them.
+    scalars of `Telemetry` with `seconds`; and those in `known`, which exist even if no generation has them.
     """
     import pandas as pd
 
@@ -253,9 +253,9 @@ def training_frame(state: "TrainingState") -> "pd.DataFrame":
 
 
 FITNESS_PLOT = "fitness.png"
-"""File name of the plot below the facts."""
+"""File name of the fitness plot, which a run's page shows first."""
 SHOWN_GENERATIONS = 6
-"""Number of newest generations that are shown, and compared with as many before them."""
+"""Number of newest generations that a run's page shows, and compares with as many before them."""
 
 # Prefect's page cuts longer cells.
 _CELL = 95
@@ -264,13 +264,13 @@ _SMALL_MB = 1.0
 
 
 def link_to_run(store: str, run: str) -> str:
-    """Return the run's place as markdown: for a bucket a link to Google's console, otherwise the path or URL."""
+    """Return where a run is stored, as markdown: for a bucket a link to Google's console, otherwise the path or URL."""
     url = f"{store.rstrip('/')}/{run}"
     return f"[{url}]({_CONSOLE}{quote(url.removeprefix('gs://'))})" if url.startswith("gs://") else f"`{url}`"
 
 
 def data_page(run: str, size: str, lines: Sequence[str], parts: Sequence[Mapping[str, str | int]]) -> str:
-    """Return the page of a run's data: facts as sentences, and training, validation and holdout as a table."""
+    """Return the page of a run's data: `lines` as a list; `parts` (training, validation, holdout) as a table."""
     listed = "\n".join(f"- {line}" for line in (*lines, f"Size: {size}."))
     table: list[Row] = [{**part} for part in parts]
     page = [f"# Data of run {run}", listed, *([markdown_table(table)] if table else [])]
@@ -297,8 +297,8 @@ class Progress:
     Attributes:
         done: number of complete generations.
         now, began: the current time, and the start of training in this process (UTC).
-        seconds_each: mean time of the newest generations (seconds); None: unknown.
-        took: time of all generations (seconds).
+        seconds_each: mean time of one of the newest generations (seconds); None: unknown.
+        took: time of all generations together (seconds).
         ended: why the training stopped early, a sentence; None if it did not.
         holdout_is_left: the holdout episodes are not played yet.
     """
@@ -351,10 +351,10 @@ class Progress:
 
 @dataclass(frozen=True)
 class Overview:
-    """Content of the page of a run.
+    """Content of a run's page in Prefect.
 
     Attributes:
-        where: place of the run, as markdown.
+        where: place where the run is stored, as markdown.
         checkpoint: time of the newest checkpoint (UTC); None without one.
         history: records of up to twice `SHOWN_GENERATIONS` newest generations.
         champion: see `champion_card`; empty before the first generation.
@@ -374,7 +374,7 @@ class Overview:
     plots: str = ""
 
     def line(self) -> str:
-        """Return the page in one line, for a card."""
+        """Return the progress and best fitness in one line, for a card."""
         best = f"; best {reward(self.history[-1].best_fitness)}" if self.history else ""
         return f"{self.progress.line()}{best}"
 

@@ -1,6 +1,6 @@
 """Experiment trackers, TensorBoard and MLflow, and the listener that writes a training's metrics to them.
 
-The history in the checkpoints is authoritative; a tracker adds the values that it lacks.
+The history in the checkpoints decides; a tracker adds the values of it that its own records lack.
 """
 
 import json
@@ -40,7 +40,7 @@ class Tracker(Protocol):
     """Writes the metrics of a run's generations. It imports the tracker's package when it needs it."""
 
     errors: tuple[type[Exception], ...]
-    """Exceptions of `write` if the tracker cannot be reached or written to."""
+    """Exceptions that `write` raises if the tracker cannot be reached or written to."""
     memory_bytes: ClassVar[int]
     """Memory that the tracker and its packages take in a training process, as measured."""
 
@@ -68,7 +68,7 @@ def metrics_of(record: GenerationRecord) -> dict[str, float]:
 def metrics_since(
     generation: int, history: History, telemetry: Sequence[Telemetry]
 ) -> Iterator[tuple[int, dict[str, float]]]:
-    """Yield each generation after `generation` with all its metrics, including its telemetry."""
+    """Yield the number and all metrics, with telemetry, of each generation after `generation`."""
     records = history[generation:]
     took = {entry.generation: entry for entry in telemetry[-len(records) :]} if records else {}
     for record in records:
@@ -117,7 +117,7 @@ class _TrackerThread:
         self._begin()
 
     def finish(self, seconds: float) -> None:
-        """Write what is missing and wait for it, at most `seconds`; after an error, write nothing more."""
+        """Write generations that are missing, and wait at most `seconds`; after an error, write nothing more."""
         if self._thread is None:
             return
         end = time.monotonic() + seconds
@@ -238,7 +238,7 @@ class TensorBoardTracker:
         self._generation = len(history)
 
     def _begin(self, file: BinaryIO, history: History) -> int:
-        """Truncate the file where it disagrees with the history; return its last generation."""
+        """Truncate the file where it disagrees with the history; return the last generation left in it."""
         generation, end, configured = 0, 0, b""
         for ended, event in _events(self._path.read_bytes()):
             values = event.summary.value
@@ -312,9 +312,9 @@ _MOST_METRICS, _MOST_PARAMETERS = 1_000, 100
 
 
 class MlflowTracker:
-    """Writes to an MLflow run, which tags identify; its metrics have the generation as their step.
+    """Writes to an MLflow run, identified by tags; metrics have the generation as their step.
 
-    MLflow cannot replace or remove values: if they differ from the history, the tracker creates a new MLflow run.
+    MLflow cannot replace or remove values: if some differ from the history, the tracker creates a new MLflow run.
     """
 
     memory_bytes: ClassVar[int] = 100_000_000

@@ -54,17 +54,17 @@ class WalkResult(SpanResult):
 
     @cached_property
     def verdict(self) -> Verdict:
-        """The verdict on the account over all folds, corrected for the looks at the fold with the most looks."""
+        """The verdict on the account over all folds, corrected for the looks at the fold that has the most looks."""
         return verdict_on(self, self.walk.config, looks=max(one.played.looks.count for one in self.played))
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Sentences about a damaged evaluation log, equal for all folds."""
+        """Sentences about a damaged evaluation log, the same for all folds."""
         return self.played[-1].played.looks.warnings
 
 
 def play_walk(walk: Walk) -> WalkResult:
-    """Play the folds of a trained walk with its champions; for errors see `backtest`."""
+    """Let the champions of a trained walk play its folds; for errors see `backtest`."""
     store = walk.config.checkpoint.store
     played = [
         FoldResult(fold, seed, walk.run_of(fold, seed), backtest(store, walk.run_of(fold, seed), span="holdout"))
@@ -110,7 +110,7 @@ def play_walk(walk: Walk) -> WalkResult:
 
 
 def _joined_returns(returns: Sequence[Values], seeds: int) -> Values:
-    """Return the total return of each draw over all folds, averaged over seeds; folds with fewer draws repeat them."""
+    """Return each draw's total return over all folds, averaged over seeds; folds with fewer draws repeat theirs."""
     most = max(map(len, returns)) if all(map(len, returns)) else 0
     grown = np.array([1.0 + np.resize(one, most) for one in returns])
     joined: Values = grown.reshape(seeds, -1, most).prod(axis=1).mean(axis=0) - 1.0
@@ -167,7 +167,7 @@ def equity_table(result: WalkResult) -> pd.DataFrame:
 
 
 def fold_row(one: FoldResult) -> dict[str, str | int | float | None]:
-    """Return the dates of a fold, and the returns of champion and baselines as fractions."""
+    """Return a fold's dates, and the returns of its champion and of baselines, as fractions."""
     played, excess = one.played, one.played.excess
     return {
         "fold": one.fold.number,
