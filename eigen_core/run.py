@@ -140,7 +140,7 @@ class _Trainer:
 
     @contextmanager
     def prepared(self) -> Iterator[Training]:
-        """Read the data, check that the run fits this machine, lock it, and load its newest generation."""
+        """Read the data, check that the run fits this machine, lock the run, and load its newest generation."""
         config, name, guard, run = self.config, self.run.name, self.watch.guard, self.run
         generation = run.generation + 1
         self.send(lambda listener: listener.chosen(generation))

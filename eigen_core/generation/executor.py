@@ -1,4 +1,4 @@
-"""Executors let agents play episodes and learn, in this process or others; results do not depend on where."""
+"""Executors let agents play episodes and learn, in this process or others; the results do not depend on which."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -196,7 +196,7 @@ def evolve(state: TrainingState) -> GenerationRecord:
 
 
 def hold_out(state: TrainingState) -> HoldoutResult | None:
-    """Let the champion and the initial population play the holdout episodes; None if either is missing.
+    """Let champion and initial population play the holdout episodes; None without such episodes or a champion.
 
     Call it once, at the end of a run: choosing anything by its result would make these episodes validation episodes.
     """

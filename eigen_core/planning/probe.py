@@ -46,7 +46,7 @@ _Result = TypeVar("_Result")
 
 _TIMEOUT_SECONDS = 300.0
 Shape = tuple[int, int, int]
-"""Days, columns and tradable columns of a panel of random numbers."""
+"""Numbers of days, columns and tradable columns of a panel of random numbers."""
 
 # One to warm up, then equally many with and without an update of the actor, if every second step updates it.
 _STEPS = 3
@@ -67,9 +67,9 @@ class ProbeResult:
 
     Attributes:
         process: resident memory of the child before the data were opened (bytes).
-        started: memory after the start, less `process`.
-        phases: peaks in `start`, less `process`; in `evaluate`, `train` and `evolve`, less the memory after the start
-            and the stored transitions.
+        started: memory after phase `start`, less `process`.
+        phases: peaks in `start`, less `process`; in `evaluate`, `train` and `evolve`, less the memory after
+            `start` and the stored transitions.
         seconds: estimated time of `evaluate`, `train` and `evolve` in a generation.
         playing, learning: sizes of the groups that played and learned.
     """

@@ -113,7 +113,7 @@ class RunPlan:
     Attributes:
         measured: result or failure of the run's probe; None if it was not probed. Without a result, `parts` lack the
             memory of computations.
-        verdicts: of the host's memory, of the device's if the run uses one, and of the disk.
+        verdicts: on the host's memory, on the device's if the run uses one, and on the disk.
         limits, device_limit: memory limits of this machine; no `device_limit` without a GPU.
         suggestions: settings that lower its memory; empty if its memory fits.
     """
@@ -141,7 +141,7 @@ class RunPlan:
 
         Args:
             measured: result or failure of the run's probe; None: it was not probed.
-            limits: of memory and disk; a missing limit is not compared.
+            limits: limits of memory and disk; without one, the plan has no verdict on it.
             own_bytes: resident memory of the training process before it trains; 0: unknown.
         """
         parts = parts_of(sizes, measured if isinstance(measured, ProbeResult) else None, own_bytes)

@@ -49,11 +49,11 @@ class Sizes:
     Attributes:
         device: where its tensors are; a GPU may be planned that is not here.
         data_bytes: tensors and arrays of data and task.
-        parameters: weights of one agent.
+        parameters: number of weights of one agent.
         agent_bytes: an agent's weights and the learner's state for it.
         row_bytes, float_bytes, column_bytes: a stored transition; its float32 values; its largest column.
         facts_bytes: the JSON of `task.facts()` in each checkpoint.
-        learning_agents: agents that learn by gradients.
+        learning_agents: number of agents that learn by gradients.
     """
 
     config: Config
@@ -193,7 +193,7 @@ class DiskPlan:
             return len(generations) * fixed + sum(generations) * growth + len(shards) * shard
 
         def retained(newest: int) -> int:
-            """Return the run's size at its end with its `newest` last generations, and generation 1 as champion's."""
+            """Return the run's size at its end with its `newest` last generations; generation 1 has the champion."""
             whole = range(last, max(last - newest, 0), -1)
             kept = kept_generations(range(1, last + 1), whole, settings.keep_every, 1)
             return stored(kept) + _PLOT_PAGE_BYTES

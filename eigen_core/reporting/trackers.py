@@ -1,6 +1,6 @@
 """Experiment trackers, TensorBoard and MLflow, and the listener that writes a training's metrics to them.
 
-The history in the checkpoints decides; a tracker adds the values of it that its own records lack.
+The history in the checkpoints is authoritative: a tracker adds the values that its own records lack.
 """
 
 import json

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MOST_ATTEMPTS = 3
-"""After this many scheduled resumes that leave a run in the same generation, it is blocked."""
+"""After this many scheduled resumes that do not complete its next generation, a run is blocked."""
 
 _REPORTS = "memory"
 _REPORTS_KEPT = 20
@@ -223,16 +223,16 @@ Seconds = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
 
 class Start(Record):
-    """One start of a training, and the end of the training before."""
+    """One start of a training of a run, and the end of the previous one."""
 
     moment: AwareDatetime
     """Start of its first phase (UTC)."""
     waited_seconds: Seconds
-    """From the interruption of the training before, or if there was none from this process's start, to `moment`."""
+    """From the interruption of the previous training, or else from the start of this process, to `moment`."""
     kept_seconds: Seconds = 0.0
-    """Time of the training before up to its last checkpoint."""
+    """Time of the previous training up to its last checkpoint."""
     lost_seconds: Seconds | None = None
-    """Time of the training before after that checkpoint; None: it was not interrupted."""
+    """Time of the previous training after its last checkpoint; None: it was not interrupted."""
 
 
 STARTS = Journal("starts.json", Start, kept=2_000)
@@ -244,7 +244,7 @@ class Goodput:
 
     Attributes:
         useful_seconds: training that checkpoints hold.
-        lost_seconds: training after a last checkpoint that an interruption has lost.
+        lost_seconds: training between a last checkpoint and an interruption.
         waiting_seconds: from each interruption, or else each start of a process, to the next first phase.
         interruptions: number of trainings that ended early without a request to stop.
         recovery_seconds: mean time from an interruption to the next first phase; None: no interruption.

@@ -38,7 +38,7 @@ class Training:
 
 
 class Listener:
-    """Receives the events of a training, in the order of the methods; by default each method does nothing.
+    """Receives the events of a training, about in the order of the methods; by default each method does nothing.
 
     Methods must be fast. An exception of a listener ends the training.
     """
@@ -71,7 +71,7 @@ class Listener:
         """The run has all its generations; `result`: of its holdout episodes, None if it has none."""
 
     def memory_reported(self, report: "MemoryReport") -> None:
-        """The memory guard has aborted the training; or SIGUSR1 came: another thread calls this then, at any time."""
+        """The memory guard aborted the training, or SIGUSR1 requested a report: then from another thread."""
 
 
 _active: ContextVar[tuple[Listener, ...]] = ContextVar("eigen_listeners", default=())

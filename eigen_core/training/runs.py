@@ -115,7 +115,7 @@ class Run:
         return cls(_given(store, local), name, own)._in_its_folder()
 
     def _in_its_folder(self) -> "Run":
-        """Return the run, in the local folder that its configuration names if only there are settings of it."""
+        """Return the run with the local folder that its configuration names, if only that has its `OwnSettings`."""
         named = _stored_local(self._latest_values)
         if self._known is not None or named is None or own_settings(self.location, named) is None:
             return self
@@ -137,11 +137,11 @@ class Run:
 
     @cached_property
     def newest(self) -> tuple[RunContents, Manifest] | None:
-        """Newest manifest and the contents that hold it; of equally new ones the one on this machine."""
+        """Newest manifest and the copy of the run that holds it; of equally new copies this machine's."""
         return next(self.newest_first(), None)
 
     def newest_first(self) -> Iterator[tuple[RunContents, Manifest]]:
-        """Yield all manifests and the contents that hold them lazily, newest first; log damaged ones."""
+        """Yield all manifests, each with the copy of the run that holds it, newest first; log damaged ones."""
         for contents, found in newest_of(self.location.contents()):
             if isinstance(found, Manifest):
                 yield contents, found
@@ -221,7 +221,7 @@ class Run:
             )
 
     def require_same(self, config: Config) -> None:
-        """Raise `InputError` if `config` differs from the run's in more than may change between generations."""
+        """Raise `InputError` if `config` differs from the run in settings that may not change between generations."""
         begun = _config_of(self.location, self._begun_values)
         before, now = own_path(begun.market.data), own_path(config.market.data)
         moved = set()
@@ -238,7 +238,7 @@ class Run:
             )
 
     def begin(self, config: Config) -> RunLocation:
-        """Create the run with this configuration if it is missing; `InputError` if it differs (`require_same`)."""
+        """Create the run with this configuration if it is missing; `InputError` if it has another (`require_same`)."""
         if self.exists:
             self.require_same(config)
         else:
@@ -291,7 +291,7 @@ class Run:
         return here is None or (there is not None and there.generation >= here.generation)
 
     def status(self) -> RunStatus:
-        """Return the status by the newest generation whose records are intact, without reading weights and replay."""
+        """Return the status after the newest generation with intact records, without reading weights and replay."""
         location, config = self.location, self.config
         manifest, history, telemetry = self._records()
         generation = history[-1].generation if history else 0

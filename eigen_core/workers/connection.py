@@ -26,7 +26,7 @@ from eigen_core.machine import SharedTensor
 from eigen_core.task.replay import Replay
 
 OWN_MACHINE = ""
-"""Name of the leading process's machine, whose workers read its memory."""
+"""Name of the leading process's machine, whose workers read memory of that process."""
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -203,7 +203,7 @@ class WorkerExecutor:
             known.clear()
 
     def _ready(self) -> list[Worker]:
-        """Return the workers that have this run, ordered by address; `WorkerLostError` if there are none."""
+        """Return the workers that have started this run, by address; `WorkerLostError` if there are none."""
         with self._released_on_error():
             began = time.monotonic()
             self._start_new()
@@ -304,7 +304,7 @@ def _is_late(worker: Worker) -> bool:
 
 
 async def _wait_for_actor(worker: Worker) -> None:
-    """Wait until the actor of a worker is there; its own function, since a failure keeps the frame of its caller."""
+    """Wait until a worker has created its actor; a separate function, since an error keeps its caller's frame."""
     actor = worker.actor
     assert actor is not None
     error = await actor.exception()  # type: ignore[no-untyped-call] # distributed has no annotation here

@@ -36,7 +36,7 @@ from eigen_core.workers.connection import (
 )
 
 CODE = code_digest(("eigen_core",))
-"""Hash of the code that this process runs; made when it is loaded, since the files may be replaced later."""
+"""Hash of the code that this process runs; computed when this module is loaded: files may be replaced later."""
 
 _PHASES = {"play": "evaluate", "share_replay": "train", "learn": "train"}
 _CPU = torch.device("cpu")
