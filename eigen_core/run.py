@@ -429,8 +429,8 @@ def _train(state: TrainingState) -> list[str]:
     if statistics is None:
         least = f"{state.config.replay.minimum:,}"
         return [
-            "nothing to learn from yet",
-            f"{state.replay.size:,} transitions of the {least} that learning begins with",
+            "no agent learned",
+            f"{state.replay.size:,} transitions in the replay, learning needs {least} or more",
         ]
     return [
         f"{statistics['gradient_steps']:.0f} gradient steps an agent",
