@@ -264,7 +264,9 @@ class Run:
             except MissingObjectError:
                 continue
             except ValueError as error:
-                logger.warning("Run '%s': %s in %s is damaged (%s).", self.name, name, contents.store.url, error)
+                logger.warning(
+                    "Run '%s': %s in %s is damaged and is not used (%s).", self.name, name, contents.store.url, error
+                )
             else:
                 return result
         return None
@@ -328,7 +330,8 @@ class Run:
                 telemetry = parse_telemetry(contents.document(manifest, "telemetry"), generation)
             except (DamagedGenerationError, UnfitRecordsError, KeyError) as error:
                 logger.warning(
-                    "Run '%s': records of generation %d are damaged, older are used (%s).", self.name, generation, error
+                    "Run '%s': records of generation %d are damaged, those of an older one are used (%s).",
+                    *(self.name, generation, error),
                 )
                 continue
             return manifest, tuple(history), tuple(telemetry)
