@@ -43,4 +43,4 @@ def _phase_task(phase: str) -> Task[..., Any]:
 
 
 TASKS = {phase: _phase_task(phase) for phase in ("evaluate", "train", "evolve", "checkpoint", "plot", "holdout")}
-"""The task of each phase."""
+"""The Prefect task of each phase, by the phase's name."""

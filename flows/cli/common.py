@@ -88,21 +88,21 @@ class RunOptions:
         return [*(f"{key}={value}" for key, value in options.items() if value is not None), *(self.assignments or ())]
 
     def with_store(self) -> "RunOptions":
-        """Return the options with the store of the environment, unless an option or a setting names one."""
+        """Return the options with the store that EIGEN_STORE names, unless an option or a setting names one."""
         named = any(assignment.strip().startswith("checkpoint.store") for assignment in self.assignments or ())
         if named or self.store is not None:
             return self
         return replace(self, store=store_from_environment(os.environ))
 
     def config(self) -> "Config":
-        """Return the configuration, with this machine's own settings from its environment."""
+        """Return the configuration, with this machine's own settings from environment variables."""
         from eigen_core.config.loading import load_config
 
         return load_config(self.preset, self.with_store().settings(), os.environ)
 
 
 def run_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options `names` of `RunOptions`, or all, in place of its keyword parameter `options`."""
+    """Give a command the options `names` of `RunOptions` (none: all) in place of its keyword parameter `options`."""
     chosen = [field for field in fields(RunOptions) if not names or field.name in names]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -156,7 +156,7 @@ def sentences(command: Callable[P, None]) -> Callable[P, None]:
 
 
 def store_of(given: str | None) -> str:
-    """Return the store `given`, else the environment's, else the default."""
+    """Return the store `given`, else the one that EIGEN_STORE names, else the default."""
     from eigen_core.config import Config
 
     return given or store_from_environment(os.environ) or Config().checkpoint.store

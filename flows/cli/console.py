@@ -77,7 +77,7 @@ class StopSignals:
 
 @contextmanager
 def stop_signals(console: Console | None = None) -> Iterator[StopSignals]:
-    """Handle Ctrl-C and SIGTERM inside the block. What the process was started to ignore stays ignored."""
+    """Handle Ctrl-C and SIGTERM inside the block. A signal that the process was started to ignore stays ignored."""
     signals = StopSignals(console)
     # A shell lets its background jobs ignore Ctrl-C.
     handled = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
@@ -104,9 +104,9 @@ class Display(Listener):
     """Prints one line for each generation, for files and pipes; stops a training between two phases on request.
 
     Attributes:
-        describes: show data and plan of the next run.
-        headings: lines to show when the training of a run starts, by its name.
-        trained: the run that trains, or was trained last, and its configuration.
+        describes: whether to print the data and the plan of the next run.
+        headings: line to print when the training of a run starts, by the run's name.
+        trained: name and configuration of the run that is being trained, or was trained last.
     """
 
     def __init__(self, console: Console, signals: StopSignals | None = None) -> None:
@@ -145,7 +145,7 @@ class Display(Listener):
         print_line(self.console, f"{what} ...", style="dim")
 
     def waiting_for(self, what: str) -> None:
-        """Show a wait on a terminal only."""
+        """Show what is waited for, on a terminal only."""
 
     def started(self, generation: int, generations: int) -> None:
         self._steps = generations
@@ -153,7 +153,7 @@ class Display(Listener):
             print_line(self.console, f"continuing after generation {generation}/{generations}")
 
     def progressed(self, done: int, total: int) -> None:
-        """Show that `done` of `total` steps of another loop than a training are finished."""
+        """Show that `done` of `total` steps are finished, of a loop such as over trials."""
 
     def generation_finished(self, record: "GenerationRecord", telemetry: "Telemetry") -> None:
         print_line(self.console, f"generation {record.generation}/{self._steps}  {metrics_text(record, telemetry)}")
@@ -254,8 +254,8 @@ class BarDisplay(Display):
 class ConsoleHandler(logging.Handler):
     """Prints warnings and errors on the console of the progress bars, so that they do not garble them.
 
-    Drops Prefect's records of a run's error, which it repeats and the command prints, and all of its records after a
-    stop was requested.
+    Drops Prefect's records of errors of flow and task runs, since the command prints the error, and all records of
+    Prefect after a stop was requested.
     """
 
     def __init__(self, console: Console, signals: StopSignals) -> None:
@@ -290,7 +290,7 @@ def output_console() -> Console:
 
 
 def print_line(console: Console, *parts: Styled, style: str | None = None) -> None:
-    """Print a line: on a terminal wrapped between words, never in one; elsewhere, however long, without a break."""
+    """Print a line: on a terminal wrapped between words, elsewhere as one line, however long."""
     _print_wrapped(console, "", Text.assemble(*parts), style)
 
 
@@ -310,7 +310,7 @@ def _print_wrapped(console: Console, label: str, text: Text, style: str | None =
 
 
 def _wrapped(line: Text, width: int) -> list[Text]:
-    """Divide a line between words; all parts have its indent.
+    """Divide a line between words into parts of `width`, each with the line's indent.
 
     `Text.wrap` would break, or cut off, a word that is longer than `width`.
     """
@@ -330,12 +330,12 @@ def _wrapped(line: Text, width: int) -> list[Text]:
 
 
 def attributes(of: object, *names: str) -> dict[str, Any]:
-    """Return these attributes by name, as a part of a document."""
+    """Return these attributes of an object, by name: a part of the JSON that a command prints."""
     return {name: getattr(of, name) for name in names}
 
 
 def print_json(document: object) -> None:
-    """Print a document, which may hold models, dataclasses and paths."""
+    """Print a document as JSON; it may hold pydantic models, dataclasses and paths."""
     typer.echo(json.dumps(document, indent=2, default=to_jsonable_python))
 
 
@@ -346,7 +346,7 @@ def print_result(
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> None:
-    """Print the result of a command: as JSON `document(...)`, whose keys are a contract; else `show(console, ...)`."""
+    """Print the result of a command: as JSON `document(...)`, whose keys are a public interface; else call `show`."""
     if as_json:
         print_json(document(*args, **kwargs))
     else:
@@ -359,7 +359,7 @@ def say(sentence: str) -> None:
 
 
 class PlainTable:
-    """A table that wraps text between words, never in one; columns that are empty, or then do not fit, are left out.
+    """A table that wraps text between words only, and leaves out columns that are empty or do not fit.
 
     Args:
         headers: one for each column.
@@ -378,7 +378,7 @@ class PlainTable:
         self._rows.append(([Text.assemble(cell) for cell in cells], ends_section))
 
     def print(self, console: Console) -> None:
-        """Print as many columns as the width of the console holds, the important ones in any case."""
+        """Print as many columns as the width of the console holds, those not in `least_important` in any case."""
         columns = range(len(self._headers))
         bounds = [self._bounds(column) for column in columns]
         filled = [column for column in columns if not self._rows or any(cells[column] for cells, _ in self._rows)]
@@ -406,7 +406,7 @@ class PlainTable:
             print_line(console, f"Not shown at this width: {', '.join(left_out)}.", style="dim")
 
     def _bounds(self, index: int) -> tuple[int, int]:
-        """Return the widths of the longest word of a column and of its longest line; a number stays with its unit."""
+        """Return the widths of a column's longest word and of its longest line; a number and its unit are one word."""
         header = self._headers[index]
         lines = [line for cells, _ in self._rows for line in cells[index].plain.splitlines()]
         words = [word for line in lines for word in line.split()] if header in self._left else lines

@@ -85,7 +85,7 @@ def _print_finding(console: Console, finding: "Finding") -> None:
 
 @dataclass(frozen=True)
 class Finding:
-    """Result of one check; `failed`: training is impossible; `warning`: it works, but worse, or not for long."""
+    """Result of one check; `failed`: training is impossible; `warning`: it may be slower, or fail later."""
 
     check: str
     status: Status
@@ -124,7 +124,7 @@ class Doctor:
             except ImportError as error:
                 found, advice = f"it cannot be loaded: {_first_line(error)}", "Install it again: make setup."
             except MemoryError:
-                found, advice = "there is not enough memory to look", "Raise the limit, such as ulimit -v."
+                found, advice = "there is not enough memory for this check", "Raise the limit, such as ulimit -v."
             except Exception as error:  # noqa: BLE001 - whatever is wrong is what the check is for
                 found = f"{type(error).__name__}: {_first_line(error)}"
             yield Finding(name, status, found, advice)
@@ -185,7 +185,7 @@ class Doctor:
         memory = self._config.memory
         limits = "; ".join(map(str, host_limits(memory)))
         headroom = headroom_bytes(memory)
-        return "ok", f"{limits}; {size(headroom)} can be taken now before the guard's line at {memory.hard:.0%}", ""
+        return "ok", f"{limits}; {size(headroom)} can be taken before the memory guard acts at {memory.hard:.0%}", ""
 
     def _memory(self) -> Found:
         run_plan = self._run_plan
@@ -246,7 +246,7 @@ class Doctor:
     def _workers(self) -> Found:
         scheduler = self._config.scheduler
         if scheduler is None:
-            return "ok", f"none of a scheduler (workers={self._config.workers})", ""
+            return "ok", f"no Dask scheduler is set (workers={self._config.workers})", ""
         from eigen_core.workers import unreachable, worker_command, workers_of
 
         workers = workers_of(scheduler)
@@ -257,7 +257,7 @@ class Doctor:
         if lost:
             status: Status = "failed" if len(lost) == len(workers) else "warning"
             found = f"{found}; {len(lost)} cannot be reached from here: {', '.join(lost[:3])}"
-            return status, found, "Open their ports to this machine: --worker-port says which."
+            return status, found, "Open their ports to this machine: `dask worker --worker-port` sets them."
         return "ok", f"{found}, and all can be reached", ""
 
     @property
@@ -286,7 +286,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _versioned(package: str, found: str, have: str) -> Found:
-    """Compare a version with the one that Eigen is tested with, if that is pinned."""
+    """Return `found`, with a warning if the version `have` of a package is not the one that Eigen pins."""
     needed: list[str] = []
     with suppress(PackageNotFoundError):
         needed = requires(DISTRIBUTION) or []

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from flows.cli.console import Display
 
 COMPARED = ("total_return", "sharpe", "max_drawdown")
-"""Metrics by which `--json` compares accounts."""
+"""Metrics that `--json` gives of each account."""
 
 
 @examples(
@@ -588,7 +588,7 @@ def print_trust(console: Console, trust: "Trust") -> None:
 
 
 def rows_of(trust: "Trust") -> list[tuple[str, ...]]:
-    """Return the claims of each kind of trial as text, under the headings of `COLUMNS`."""
+    """Return for each kind of market how many trials claimed skill, as cells under the headings `COLUMNS`."""
     rows: list[tuple[str, ...]] = []
     for edge, claims in ((None, trust.false_alarms), *trust.power.items()):
         low, high = claims.interval

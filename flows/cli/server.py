@@ -289,7 +289,7 @@ def status(
 )
 @run_options()
 def launch(*, options: RunOptions) -> None:
-    """Train a run on the worker, resumed by itself until it is finished; it is checked here as `eigen train` does."""
+    """Train a run on the worker, resumed by itself until it is finished; check it here first, as `eigen train` does."""
     from eigen_core.config.loading import load_config, parse_assignments
     from eigen_core.config.machine_settings import machine_values, run_values
 
@@ -433,7 +433,7 @@ def _known_server() -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Set the environment that Prefect needs before its import, and return the former one."""
+    """Set the environment variables that Prefect needs before its import, and return the former ones."""
     given = dict(os.environ)
     os.environ.update(client_environment(given))
     return given

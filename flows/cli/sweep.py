@@ -74,7 +74,7 @@ def sweep(
         print_results(console, results)
 
 
-# Reading a run in a bucket takes several requests: only one of so many polls does it.
+# Reading a run in a bucket takes several requests: only one of this many polls reads it.
 _REMOTE_POLLS = 20
 
 
@@ -104,7 +104,7 @@ class Sweep:
 
     @property
     def folder(self) -> Path:
-        """Folder of its study and of the logs of its trials."""
+        """Folder of the study (Optuna's database) and of the logs of the trials."""
         checkpoint = self.config.checkpoint
         return run_root(checkpoint.store, checkpoint.local) / ".sweeps"
 
@@ -124,17 +124,17 @@ class TrialResult:
     """finished, pruned, refused (its settings cannot be trained) or unfinished."""
     settings: Mapping[str, Any]
     champions: Mapping[int, Sequence[float]]
-    """Validation fitness of the champion after each generation, by seed, of the runs that have a checkpoint."""
+    """By the seed of each run that has a checkpoint: validation fitness of the champion after each generation."""
     reason: str | None
 
     @property
     def value(self) -> float | None:
-        """Mean of its champions' validation fitness; None unless it is finished."""
+        """Mean validation fitness of the runs' last champions; None unless the trial is finished."""
         return fmean(run[-1] for run in self.champions.values()) if self.state == "finished" else None
 
     @property
     def spread(self) -> float | None:
-        """Standard deviation of the champions' fitness over the seeds; None for a single seed."""
+        """Standard deviation of these over the seeds; None for a single seed."""
         finished = self.state == "finished" and len(self.champions) > 1
         return stdev(run[-1] for run in self.champions.values()) if finished else None
 
@@ -205,7 +205,7 @@ class _Trials:
         for run in runs:
             log = sweep.folder / f"{run.name}.log"
             end = None if is_finished(run.config, run.name) else train(run, log, is_over)
-            # Only after its end is everything that it has reached in the store.
+            # The store has all that the run has reached only after its process has ended.
             if is_behind():
                 with self._lock:
                     self._study.prune(number)

@@ -95,7 +95,7 @@ def resume(
 ) -> None:
     """Continue a run from its newest good checkpoint; the result is that of a run without a break.
 
-    Settings can be given that do not change it, such as workers.
+    Only settings that do not change this result can be given, such as workers.
     """
     from eigen_core.config import merge
     from eigen_core.config.loading import config_from_values, parse_assignments
@@ -118,7 +118,7 @@ def resume(
 def prepared_to_train(name: str, settings: "CheckpointConfig", console: Console | None = None) -> Iterator[Display]:
     """Handle signals, show the display, and check what needs neither torch nor Prefect, which take seconds to import.
 
-    The environment then names the Prefect server that is used: one that is configured, or that `eigen up` has started.
+    Environment variables then name the Prefect server to use: one that is configured, or that `eigen up` has started.
     """
     from flows.server.servers import server_for_training
     from flows.server.state_directory import StateDirectory
@@ -175,7 +175,7 @@ def answering_server() -> bool:
 
 
 def is_finished(config: "Config", name: str) -> bool:
-    """Return whether the run has all generations of `config`, which may be more than it was last trained for."""
+    """Return whether the store has all generations of `config`, which may be more than the run was last trained for."""
     from eigen_core.training.runs import Run
 
     run = Run(config.checkpoint, name)
@@ -235,7 +235,7 @@ def require_trainable(config: "Config", name: str) -> "tuple[Sequence[str], RunP
 
 @contextmanager
 def _shown_on(display: Display, name: str, config: "Config") -> Iterator[None]:
-    """Show a training of the block, and let the first signal stop it; see `errors_as_stops` for its errors."""
+    """Show the training in the block, let the first signal stop it, and convert errors as `errors_as_stops` does."""
     # Bars and warnings must share a console; lines on a pipe must not be mixed with them.
     console, root = display.console, logging.getLogger()
     handler = ConsoleHandler(console if console.is_terminal else Console(stderr=True), display.signals)
@@ -293,7 +293,8 @@ def train_as_flows(runs: "Sequence[tuple[str, Config]]", display: Display) -> No
 def errors_as_stops(display: Display, name: str, config: "Config") -> Iterator[None]:
     """Raise `Stopped` for Ctrl-C, the memory guard and failures of disks, stores, workers and numbers.
 
-    Its message says what is safe and how to go on, with the run that was trained last, else with the run `name`.
+    Its message says which checkpoint there is and how to continue: of the run that was trained last, or of run `name`
+    if none was trained yet.
     """
     from eigen_core.checkpoint.locks import LeaseLostError
     from eigen_core.machine import MemoryGuardError

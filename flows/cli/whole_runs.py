@@ -41,7 +41,7 @@ class WholeRun:
 
 
 def whole_run(name: str, preset: str | None, settings: Sequence[str]) -> WholeRun:
-    """Return a run of a preset and settings `key=value`, of which the last one of equal keys counts."""
+    """Return a run of a preset and settings `key=value`; if a key is repeated, its last value counts."""
     from eigen_core.config.loading import load_config
 
     last = list({setting.partition("=")[0].strip(): setting for setting in settings}.values())
@@ -62,7 +62,7 @@ class RunEnd:
 
     @property
     def refused(self) -> bool:
-        """Whether the settings of the run were refused; a full disk would refuse those of other runs too."""
+        """Whether the run's own settings were refused; not if a full disk was why, which refuses any settings."""
         return self.code in (EXIT_BAD_INPUT, EXIT_MEMORY) and FREE_SPACE not in self.sentence
 
 
@@ -70,15 +70,15 @@ IsStopped = Callable[[], bool]
 Train = Callable[[WholeRun, Path, IsStopped], RunEnd]
 """Trains a run as `train_whole` does."""
 Task = Callable[[Train, IsStopped], None]
-"""Trains runs by calls of the first argument, with the second as its condition, or with a stricter one."""
+"""Trains runs by calling the first argument; passes it the second, or one that stops earlier, as `is_stopped`."""
 _STOPPED = RunEnd(-signal.SIGTERM, "")
 
 
 def train_whole(run: WholeRun, log: Path, is_stopped: IsStopped, folder: str | None = None) -> RunEnd:
     """Train a run from its last checkpoint to its end in a process, which prints to `log`, and return how it ended.
 
-    `is_stopped` is called twice a second; once it returns true, the process is stopped. The process works in `folder`
-    (None: here). Raise `Stopped` if another process trains the run.
+    `is_stopped` is called twice a second; once it returns true, the process is stopped. The working directory of the
+    process is `folder` (None: that of this process). Raise `Stopped` if another process trains the run.
     """
     if not _wait_until_free(run, is_stopped):
         return _STOPPED
@@ -110,9 +110,9 @@ def train_whole(run: WholeRun, log: Path, is_stopped: IsStopped, folder: str | N
 
 
 def _wait_until_free(run: WholeRun, is_stopped: IsStopped) -> bool:
-    """Wait until no process of an earlier command trains the run; return False if `is_stopped` comes first.
+    """Wait until no process of an earlier command trains the run; return False if `is_stopped()` is true before.
 
-    A process on a machine that was lost holds the run's lease until that expires.
+    If the machine of such a process was lost, its lease on the run has to expire first.
     """
     from eigen_core.training.runs import Run
 
@@ -129,7 +129,10 @@ def _wait_until_free(run: WholeRun, is_stopped: IsStopped) -> bool:
 
 
 def require_trained(run: WholeRun, end: RunEnd, log: Path) -> None:
-    """Raise `Stopped`, or `StoppedByMemory`, if a run failed, or if the store here lacks its checkpoints."""
+    """Raise `StoppedByMemory` if a run failed for want of memory, `Stopped` if it failed otherwise.
+
+    Also raise `Stopped` if the store, as this machine sees it, lacks its checkpoints: a worker may see another folder.
+    """
     from flows.cli.training import is_finished
 
     if end.code != 0:
@@ -143,18 +146,18 @@ def require_trained(run: WholeRun, end: RunEnd, log: Path) -> None:
 
 
 def refuse_two_schedulers(config: "Config", runs_on: str | None) -> None:
-    """Raise `InputError` if workers would train whole runs and compute the agents of them: they may wait for ever."""
+    """Raise `InputError` if workers would train whole runs and also compute their agents: they may block each other."""
     if runs_on is not None and config.scheduler is not None:
         raise InputError(
             f"--runs-on {runs_on} lets each worker train a whole run, and the setting scheduler={config.scheduler} "
-            "lets workers compute the agents of each run: with both a run would wait for a thread that it takes "
-            "itself. Leave out one of them."
+            "lets workers compute the agents of each run: with both, a run would wait for a worker's thread that it "
+            "occupies itself. Leave out one of them."
         )
 
 
 @contextmanager
 def whole_runs(jobs: int, scheduler: str | None) -> Iterator[Callable[[Iterable[Task]], None]]:
-    """Yield a function that executes tasks, `jobs` at a time, which train runs here or on the workers of a scheduler.
+    """Yield a function that executes tasks, `jobs` at a time: they train runs here, or on the workers of `scheduler`.
 
     After an error of a task, Ctrl-C or SIGTERM the function stops the runs that are being trained. If a worker is lost,
     another one trains its run; a worker that loses this process or the scheduler stops its run.
@@ -212,7 +215,7 @@ def _train_by_worker(client: Any, run: WholeRun, log: Path, is_stopped: IsStoppe
     try:
         end: RunEnd = future.result()
     except KilledWorker as error:
-        raise Stopped(f"Workers were lost again and again while they trained a run: {error} {AGAIN}") from error
+        raise Stopped(f"Workers were lost repeatedly while they trained run {run.name}: {error} {AGAIN}") from error
     log.write_text(end.output, encoding="utf-8")
     return end
 

@@ -1,1 +1,1 @@
-"""Server, worker and flow runs: what surrounds a training that Prefect runs, and its pages."""
+"""Prefect's server, the worker, the flow runs that train, and their pages."""

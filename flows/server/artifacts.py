@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from eigen_core.reporting.report import Report
 
 KINDS = ("data", "memory", "plan", "report")
-"""Kinds of a run's artifacts, besides the run's own page."""
+"""Kinds of a run's artifacts, besides its overview, which has no kind."""
 
 SERVER_ERRORS = (httpx.HTTPError, PrefectException, OSError)
 """Errors of requests to Prefect's server; they must not stop a training."""
@@ -46,10 +46,10 @@ logger = logging.getLogger(__name__)
 def artifact_key(run: str, kind: str = "") -> str:
     """Return the key of a run's artifact: lower case, digits and dashes. Different runs have different keys.
 
-    `kind`: one of `KINDS`; empty: the run's own page.
+    `kind`: one of `KINDS`; empty: the run's overview.
     """
     slug = re.sub(r"[^a-z0-9]+", "-", run.lower()).strip("-")
-    # The own page of a run "mine-data" must not have the key of the data page of run "mine".
+    # The overview of a run "mine-data" must not have the key of the data page of run "mine".
     if slug != run or slug.rpartition("-")[2] in KINDS:
         slug = f"{slug}-{hashlib.sha256(run.encode()).hexdigest()[:6]}".lstrip("-")
     return f"{slug}-{kind}" if kind else slug
@@ -88,7 +88,7 @@ def publish_cleaning(store: str, rows: list[Row]) -> None:
 
 
 def server_is_there() -> bool:
-    """Return within five seconds whether the server of this flow run answers."""
+    """Return whether the server of this flow run answers within five seconds."""
     return answers(str(get_client(sync_client=True).api_url).rstrip("/"))
 
 
@@ -100,7 +100,7 @@ def require_server() -> None:
 
 @contextmanager
 def client_or_warning(failure: str, logger: "Logger | LoggerAdapter[Logger]") -> Iterator[SyncPrefectClient]:
-    """Open a client; log an error of the server inside the block as a warning that begins with `failure`."""
+    """Open a client; after an error of the server, end the block and log a warning that begins with `failure`."""
     try:
         # Inside a flow run this is the client with which Prefect reports the run's states: leaving does not close it.
         with get_client(sync_client=True) as client:
@@ -115,10 +115,10 @@ def retry_once() -> AbstractContextManager[Settings]:
 
 
 class Reporter:
-    """Context manager that sends reports in a thread, at most every few seconds, and the last ones at its end.
+    """Context manager whose thread makes reports to Prefect's server, at most every five seconds and once at its end.
 
-    It sends only the newest report of each kind, and logs errors. It logs an unavailable server once, and drops the
-    reports until the server answers.
+    A report is a function. Of each kind the thread calls only the newest one, and logs errors. It logs an unavailable
+    server once, and drops the reports until the server answers.
     """
 
     def __init__(self, run: str) -> None:
@@ -143,7 +143,7 @@ class Reporter:
             self._raise()
 
     def report(self, kind: str, send: Callable[[], None]) -> None:
-        """Call `send`, which may raise `SERVER_ERRORS`, soon in the reporter's thread; it replaces one that waits."""
+        """Let the thread call `send`, which may raise `SERVER_ERRORS`, in place of a report of this kind that waits."""
         self._raise()
         with self._changed:
             self._waiting.pop(kind, None)
@@ -161,7 +161,7 @@ class Reporter:
                 self._send(reports)
 
     def _next(self) -> list[Callable[[], None]]:
-        """Wait for reports and return them; empty when the context has ended."""
+        """Wait for reports and return them; return none when the context has ended."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._ended)
             reports, self._waiting = list(self._waiting.values()), {}
@@ -187,7 +187,7 @@ class Reporter:
 
 
 def publish(report: "Report", file: Path) -> str | None:
-    """Show a report as an artifact; return its key, None without a server or if the server fails."""
+    """Show a report as an artifact; return the artifact's key, None if no server is configured or the server fails."""
     prepare_environment()
     if configured_api(os.environ) is None:
         return None

@@ -1,4 +1,4 @@
-"""The deployments on a server: work pool, schedules, automations, and the flow runs that train through them."""
+"""Eigen's deployments on Prefect's server, their work pool, schedules and automations; and launching flow runs."""
 
 import os
 import subprocess
@@ -66,7 +66,7 @@ Say = Callable[[str], None]
 
 @contextmanager
 def client_of(api: str) -> Iterator[SyncPrefectClient]:
-    """Open a client of the API at this URL; raise `Stopped` if it does not answer a request inside the block."""
+    """Open a client of the API at this URL; raise `Stopped` if a request inside the block fails or is not answered."""
     with temporary_settings({PREFECT_API_URL: api}, set_defaults={PREFECT_UI_URL: ui_of(api)}):
         try:
             with get_client(sync_client=True) as client:
@@ -80,7 +80,7 @@ def client_of(api: str) -> Iterator[SyncPrefectClient]:
 
 
 def deploy(api: str) -> None:
-    """Create or update pool, deployments and automations at a server; schedules stay on or off as they are."""
+    """Create or update work pool, deployments and automations at a server; schedules stay on or off as they are."""
     with client_of(api) as client:
         _create_pool(client)
         before = {(deployment.name, schedule.slug): schedule.active for deployment, schedule in _schedules(client)}
@@ -105,7 +105,7 @@ def deploy(api: str) -> None:
 
 
 def remove(client: SyncPrefectClient) -> None:
-    """Remove pool, deployments, schedules and automations from the server; the history of flow runs stays."""
+    """Remove work pool, deployments, schedules and automations from the server; the history of flow runs stays."""
     for name in DEPLOYMENTS:
         with suppress(ObjectNotFound):
             deployment = client.read_deployment_by_name(name).id
@@ -152,7 +152,7 @@ def set_resuming(client: SyncPrefectClient, active: bool) -> None:
 
 def require_schedule(deployment: DeploymentResponse) -> None:
     if schedule_of(deployment) is None:
-        raise InputError(f"{DEPLOYMENT} has no schedule '{RESUME}': create it with `eigen deploy`.")
+        raise InputError(f"Deployment {DEPLOYMENT} has no schedule '{RESUME}': create it with `eigen deploy`.")
 
 
 def _create_pool(client: SyncPrefectClient) -> None:
@@ -178,7 +178,7 @@ def _schedules(client: SyncPrefectClient) -> Iterator[tuple[DeploymentResponse, 
 
 
 def _run_prefect_deploy(api: str) -> None:
-    """Deploy by Prefect's command line, so that a user who calls it gets the same deployments."""
+    """Call `prefect deploy`, so that a user who calls it directly gets the same deployments."""
     with as_file(files("deployments") / "prefect.yaml") as path:
         command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--prefect-file", str(path), "--all"]
         try:
@@ -201,7 +201,8 @@ RESUME_NAME = "resume-after-crash"
 ZOMBIE_NAME = "train/gpu: crashed without a word"
 ALERT_NAME = "train/gpu: alert"
 SILENT_SECONDS = 90.0
-"""Three heartbeat intervals (set in deployments/prefect.yaml), and less than a concurrency slot's lease of 300 s."""
+"""Seconds without a heartbeat after which a flow run counts as crashed: three intervals between heartbeats (set in
+deployments/prefect.yaml), and less than a concurrency slot's lease of 300 s."""
 
 _ALERTED_STATES = ("Completed", "Crashed", "Failed", BLOCKED_NAME, PLAN_NAME)
 _BLOCK = "eigen-alert"
@@ -223,7 +224,7 @@ def zombie_automation(deployment_id: UUID) -> AutomationCore:
     """Return the automation that marks a flow run of a deployment as crashed when its heartbeats stop."""
     return AutomationCore(
         name=ZOMBIE_NAME,
-        description="A run whose heartbeats have stopped has lost its process. Made by `eigen deploy`.",
+        description="Marks a flow run as crashed when its heartbeats stop. Made by `eigen deploy`.",
         enabled=True,
         trigger=EventTrigger(
             after={"prefect.flow-run.heartbeat"},
@@ -240,7 +241,7 @@ def zombie_automation(deployment_id: UUID) -> AutomationCore:
 
 
 def set_alert(client: SyncPrefectClient, deployment_id: UUID, url: str) -> None:
-    """Let the server send a POST request to `url` when a training finishes, crashes, fails, is blocked or too large."""
+    """Have the server POST to `url` when a training finishes, crashes, fails, is blocked or does not fit here."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InputError(
@@ -286,7 +287,7 @@ def _reaching(states: Collection[str], deployment_id: UUID) -> EventTrigger:
 
 
 def _related_to(deployment_id: UUID) -> dict[str, str | list[str]]:
-    """Match events of a deployment's flow runs by its id: deployments of other flows may have its name."""
+    """Return the filter of events of a deployment's flow runs; by id: other flows' deployments may share its name."""
     return {"prefect.resource.role": "deployment", "prefect.resource.id": f"prefect.deployment.{deployment_id}"}
 
 
@@ -303,10 +304,10 @@ def _delete_automations(client: SyncPrefectClient, name: str, deployment_id: UUI
 def launch(api: str, values: Mapping[str, Any], run: str, say: Say, *, as_configured: bool = False) -> str:
     """Let the worker train `run`, have it resumed until it is finished, and return the page of its flow run.
 
-    Wait for flow runs that are being cancelled, or only look for a run to resume; call `say` with a line about it.
+    If the active flow run is being cancelled, or still looks for a run to resume, wait for its end, and `say` so.
 
     Args:
-        values: settings of the run, nested; the preset gives the others.
+        values: settings of the run, nested; the preset gives those that are missing.
         as_configured: the run exists and continues with its own settings; `values` only say where the data are.
 
     Raises:
@@ -326,11 +327,11 @@ def resume(api: str, *, always: bool = True, worker: str | None = None) -> str |
     """Train the run that was launched last, now and until it is finished.
 
     Args:
-        always: also if the schedule that resumes runs is off; and if the last run is complete or was stopped, train the
-            newest unfinished run of the worker's store that was not stopped.
-        worker: name of this machine's worker; wait until it reports flow runs whose process was killed.
+        always: switch on the schedule that resumes runs; and if the last run is complete or was stopped, train the
+            newest unfinished run of the worker's store that was not stopped. False: resume only if that schedule is on.
+        worker: name of this machine's worker; first wait until the server knows which of its flow runs were killed.
 
-    Returns the page of the flow run; None if one runs or is due already, or there is nothing to resume.
+    Returns the page of the flow run; None if one runs or is due already, or `always` is false and the schedule is off.
     """
     with client_of(api) as client:
         if always:
@@ -352,7 +353,7 @@ def resume(api: str, *, always: bool = True, worker: str | None = None) -> str |
 
 
 def require_same_run_here(config: Config, run: str) -> None:
-    """Raise an `InputError` if the run exists with other settings, or a process trains it."""
+    """Raise an `InputError` if the run exists in the store of `config` with other settings, or a process trains it."""
     from eigen_core.training.runs import Run
 
     here = Run(config.checkpoint, run)
@@ -373,7 +374,7 @@ def run_page_of(client: SyncPrefectClient, api: str, run: str) -> str | None:
 
 
 def require_free(api: str, say: Say) -> None:
-    """Return when nothing is being trained; raise an `InputError` if a run is, or was launched before and waits."""
+    """Raise an `InputError` if a run is being trained, or waits for a worker; first wait for one that is ending."""
     with client_of(api) as client:
         _wait_until_free(client, api, say)
 
@@ -399,7 +400,7 @@ def _create(
     except PrefectHTTPStatusError as error:
         detail = error.response.json().get("detail", error.response.text) if error.response.content else str(error)
         raise InputError(
-            f"The server refuses the run: {detail} After an update of Eigen: `eigen down`, then `eigen up`."
+            f"The server refuses the run: {detail} If Eigen was updated, call `eigen down`, then `eigen up`."
         ) from error
 
 
@@ -410,15 +411,15 @@ def _occupied(active: FlowRun, page: str) -> str:
     does = "was launched before and waits for a worker" if waits else "is being trained"
     return (
         f"{what} {does} (flow run {active.name}, {page}), and only one is trained at a time: wait until it has ended, "
-        f"or cancel it there or with `prefect flow-run cancel {active.id}`."
+        f"or cancel it in that page or with `prefect flow-run cancel {active.id}`."
     )
 
 
 def enter() -> dict[str, str]:
-    """Enter the folder where the worker was started; the pull step of the deployments, before a flow is loaded.
+    """Change to the folder where the worker was started; Prefect calls this pull step before it loads a flow.
 
     Prefect would use a temporary folder, and remove the store `runs` with it. For a worker that a user has started
-    with `prefect worker start`, the variable PWD of its shell names the folder.
+    with `prefect worker start`, the environment variable PWD names the folder.
     """
     folder = os.environ.get(FOLDER_VARIABLE) or os.environ["PWD"]
     os.chdir(folder)

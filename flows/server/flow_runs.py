@@ -53,10 +53,10 @@ PLAN_NAME = "MemoryPlan"
 BLOCKED_NAME = "Blocked"
 
 SCHEDULED_TAG = "auto-scheduled"
-"""Prefect's tag of flow runs that a schedule creates; Eigen's schedule resumes runs."""
+"""Tag that Prefect gives to flow runs of a schedule: in this deployment, to those that resume runs."""
 
 SUSPENDED_EVENT = "eigen.flow-run.suspended"
-"""Event: the process of a suspended flow run ends."""
+"""Name of the event that the process of a suspended flow run emits as it ends."""
 
 
 def run_tag(run: str) -> str:
@@ -98,7 +98,7 @@ def next_flow_run(client: SyncPrefectClient) -> FlowRun | None:
 
 
 def waiting_flow_run(client: SyncPrefectClient) -> FlowRun | None:
-    """Return the flow run with a named run that waits for a worker."""
+    """Return the flow run that is due, waits for a worker and names its run; None if there is none."""
     found = next_flow_run(client)
     due = None if found is None else found.next_scheduled_start_time
     if found is None or due is None or due > datetime.now(UTC):
@@ -126,10 +126,10 @@ def last_heartbeat(client: SyncPrefectClient, worker: str) -> datetime | None:
 
 
 def report_lost(client: SyncPrefectClient, home: StateDirectory) -> None:
-    """Report flow runs to the server as crashed, or cancelled, whose process was killed with the worker of `home`.
+    """Report to the server the flow runs whose process was killed together with the worker of `home`.
 
-    Prefect itself would notice only when their heartbeats are missed. Flow runs of other machines, containers or
-    workers are not reported.
+    Their new state is Cancelled if they were being cancelled, else Crashed. Prefect itself would notice only when their
+    heartbeats are missed. Flow runs of other machines, containers or workers are not reported.
     """
     worker = home.read("worker")
     if worker is None or not worker.process.has_ended():
@@ -144,7 +144,7 @@ def report_lost(client: SyncPrefectClient, home: StateDirectory) -> None:
 
 
 def has_lost_process(client: SyncPrefectClient, worker: str) -> bool:
-    """Return whether a flow run of this machine's worker is running for the server, though its process has ended."""
+    """Return whether the server still has a flow run of this worker as running though its process has ended."""
     return any(found.state_type == StateType.RUNNING for found in _without_process(client, worker))
 
 
@@ -165,7 +165,7 @@ def _has_process(flow_run_id: UUID) -> bool:
 
 
 def may_start(pending: FlowRun) -> bool:
-    """Return whether a pending flow run may still start: not after a time in which its worker must have ended."""
+    """Return whether a pending flow run may still start: after 300 s in this state, its worker must have ended."""
     if pending.state is None:
         return False
     return (datetime.now(UTC) - pending.state.timestamp).total_seconds() < _PENDING_SECONDS
@@ -227,7 +227,7 @@ def _all(read: Callable[..., Sequence[T]]) -> Iterator[T]:
 
 
 BEGUN_LABEL = "eigen.begun"
-"""Label of a flow run: the time at which its run was in the store, in seconds since 1970."""
+"""Label of a flow run: the time since which its run is in the store (seconds since 1970)."""
 
 _MOST_FLOW_RUNS = 1_000
 
@@ -243,7 +243,7 @@ class TrainingRequest:
     begun: bool
     """Whether the run is in its store."""
     stopped: str | None
-    """A sentence for the user, if the run was cancelled or suspended."""
+    """If the run was cancelled or suspended: a sentence that says so, and how to continue it."""
 
     @property
     def is_suspended(self) -> bool:
@@ -266,20 +266,20 @@ def _own_flow_run() -> FlowRun | None:
 
 
 def is_automatic() -> bool:
-    """Return whether the schedule or an automation has created this flow run, not a user."""
+    """Return whether the schedule or an automation, rather than a user, has created this flow run."""
     flow_run = _own_flow_run()
     created_by = None if flow_run is None else flow_run.created_by
     return is_scheduled() or (created_by is not None and created_by.type == "AUTOMATION")
 
 
 def own_run_name(config: Config) -> str:
-    """Return the name of a new run of this flow run: the same at each retry."""
+    """Return the name of the new run that this flow run begins: the same at each retry."""
     flow_run = _own_flow_run()
     return default_run_name(config.preset, None if flow_run is None else flow_run.created)
 
 
 def last_request(run: str | None = None) -> TrainingRequest | None:
-    """Return the last request to this deployment to train `run`, or any run.
+    """Return the last request to this deployment to train `run` (None: any run).
 
     A flow run that only looks for a run to resume is no request, nor is one that was cancelled because another one
     trained. Only the newest 1,000 flow runs of the deployment are considered.
@@ -323,7 +323,7 @@ def _is_request(flow_run: FlowRun) -> bool:
 
 
 def _names_its_run(flow_run: FlowRun) -> bool:
-    """Return whether the parameters say what to train."""
+    """Return whether a flow run was created for a named or a new run, not to resume whatever was requested last."""
     parameters = flow_run.parameters
     return bool(parameters.get("run")) or not (parameters.get("resume") or SCHEDULED_TAG in flow_run.tags)
 
@@ -348,7 +348,7 @@ def _stopped(client: SyncPrefectClient, flow_run: FlowRun, run: str) -> str | No
     assert state is not None
     go_on = f"`eigen launch --run {run}` continues it."
     if state.is_paused():
-        return f"Flow run {flow_run.name} is suspended: resume it in its page. {go_on}"
+        return f"Flow run {flow_run.name} is suspended: resume it in its page. Or: {go_on}"
     if state.is_cancelled() or state.is_cancelling():
         return f"Run '{run}' was cancelled: {go_on}"
     if state.is_failed():
@@ -359,7 +359,7 @@ def _stopped(client: SyncPrefectClient, flow_run: FlowRun, run: str) -> str | No
 
 
 def own_deployment() -> UUID | None:
-    """Return the deployment of this flow run, None if there is none; one request to the server is enough."""
+    """Return the id of this flow run's deployment, None if it has none; only the first call asks the server."""
     flow_run = runtime.flow_run.id
     found = runtime.deployment.id if flow_run is None else _deployment_of(flow_run)
     return None if found is None else UUID(found)
@@ -374,7 +374,7 @@ def _deployment_of(flow_run: str) -> str | None:  # noqa: ARG001 - the key of th
 logger = get_logger(__name__)
 
 RESUME = "resume"
-"""Slug of the schedule."""
+"""Slug (Prefect's key) of the schedule that resumes runs."""
 
 _PARAMETERS = {"resume": True}
 
@@ -386,19 +386,19 @@ def is_scheduled() -> bool:
 
 
 def switch_schedule(active: bool, deployment: UUID | None = None) -> None:
-    """Switch the schedule of a deployment (None: this flow run's), if it has one, on or off."""
+    """Switch the schedule that resumes runs, of a deployment (None: this flow run's), on or off, if there is one."""
     deployment = own_deployment() if deployment is None else deployment
     if deployment is not None:
-        with client_or_warning(f"Schedule '{RESUME}' may not be {'on' if active else 'off'}", logger) as client:
+        with client_or_warning(f"Schedule '{RESUME}' was not switched {'on' if active else 'off'}", logger) as client:
             require_server()
             set_schedule(client, client.read_deployment(deployment), active)
 
 
 def remove_needless_resumes() -> None:
-    """Delete flow runs that would resume a run and have not started, since this one trains.
+    """Delete flow runs that would resume a run and have not started, since this flow run trains.
 
     The schedule creates 144 of them a day, and the automation may create several after a crash. They would resume
-    another run of the store, or this one after it was cancelled.
+    another run of the store, or the run of this flow run after it was cancelled.
     """
     deployment = own_deployment()
     if deployment is None or not server_is_there():
@@ -412,7 +412,7 @@ def remove_needless_resumes() -> None:
 
 
 def stop_resuming(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:  # noqa: ARG001 - what Prefect calls a hook with
-    """Switch the schedule off after a cancellation, and record it with the run, which only a user can continue."""
+    """After a cancellation, switch the schedule off, and record in the store that only a user continues the run."""
     if flow_run.deployment_id is not None:
         switch_schedule(False, flow_run.deployment_id)
     _keep_stop(flow_run, StateDirectory.of(os.environ))
@@ -428,12 +428,12 @@ def _keep_stop(flow_run: FlowRun, home: StateDirectory, worker: ProcessRecord | 
 
 
 def schedule_of(found: DeploymentResponse) -> DeploymentSchedule | None:
-    """Return the schedule of a deployment that resumes runs."""
+    """Return the schedule by which a deployment resumes runs, None if it has none."""
     return next((schedule for schedule in found.schedules if schedule.slug == RESUME), None)
 
 
 def set_schedule(client: SyncPrefectClient, found: DeploymentResponse, active: bool) -> None:
-    """Switch the schedule of a deployment, if it has one, on or off."""
+    """Switch the schedule by which a deployment resumes runs, if it has one, on or off."""
     schedule = schedule_of(found)
     if schedule is not None and (schedule.active, schedule.parameters) != (active, _PARAMETERS):
         # An update without parameters removes them.
@@ -456,7 +456,7 @@ def initial_name() -> str:
 
 
 def name_flow_run(name: str, tags: Iterable[str] | None = None) -> None:
-    """Name this flow run, and tag it; log a refusal of the server."""
+    """Name this flow run, and set its tags (None: keep them); log errors of the server."""
     if runtime.flow_run.id is not None:
         with client_or_warning("The flow run could not be named", get_run_logger()) as client:
             require_server()
@@ -468,7 +468,7 @@ class CancellationError(Exception):
 
 
 class FlowRunListener(Listener):
-    """Listener that names this flow run at the server, and corrects its state and the schedule that resumes it."""
+    """Listener that names this flow run at the server, keeps its state Running, and has the schedule resume it."""
 
     def __init__(self, config: Config, run: str, reporter: Reporter) -> None:
         self._config = config
@@ -532,7 +532,7 @@ def correct_state() -> None:
 
 
 def report_suspension() -> None:
-    """Emit an event that this process ends because of a suspension: missing heartbeats would look like a crash."""
+    """Emit an event that this process ends because of a suspension: otherwise it would be taken for crashed."""
     deployment = own_deployment()
     if deployment is None:
         return

@@ -34,10 +34,10 @@ if runtime.flow_run.id is not None:
 
 
 class _Form:
-    """The schema of a configuration without defaults and without settings of a machine.
+    """The schema of Prefect's form for a configuration: without defaults, and without settings of a machine.
 
     A form sends every value that it shows: shown defaults would override another preset, so descriptions name them. A
-    worker takes settings of a machine from its own environment, and the server refuses parameters that the form lacks.
+    worker takes a machine's settings from environment variables, and the server refuses parameters that the form lacks.
     """
 
     def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
@@ -58,10 +58,10 @@ class _Form:
 
 
 def _of_all_variants(section: str, schema: Mapping[str, Any], handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-    """Return the schemas of all algorithms, or methods, as one, with the rule that one has all settings that are given.
+    """Return the schemas of all algorithms, or methods, as one, with a rule: the chosen one has all given settings.
 
     Prefect's pages choose among several schemas by the names of the values that were entered, and algorithms share
-    most of them. The server reads `then`, the pages do not.
+    most of them. The rule is in `then`, which the server obeys and the pages ignore.
     """
     key, common, models = VARIANTS[section]
     properties: dict[str, Any] = {}
@@ -130,7 +130,7 @@ def _json(value: object) -> str:
     return "empty" if value is None else json.dumps(value, ensure_ascii=False)
 
 
-# Prefect takes the slot of a deployment before it calls the flow.
+# Prefect takes the deployment's concurrency slot before it calls the flow.
 keep_training_without_slot()
 
 
@@ -142,15 +142,15 @@ def train_flow(config: FormConfig, run: str | None = None, resume: bool = False)
     or is about to, `StillSuspended` if the run to resume is suspended in Prefect's pages, and `NothingToDo` if the
     requested runs are complete or were stopped; as `Failed`, with the exception as its data, named `MemoryPlan` if the
     run does not fit into memory or onto the disk and was not begun, `MemoryGuard` if the guard ended it, and `Blocked`
-    after too many attempts at this generation.
+    after too many attempts at the same generation.
 
     Args:
         config: Everything that determines the run. Empty settings are those of the preset. With resume, only the store
             counts: a run continues as it was configured.
         run: Name of the run: letters, digits, dots, dashes and underscores. Empty: a new run, named by preset and time;
-            with resume, the run that was requested last; if that is complete or was stopped, and a user resumes, the
-            newest unfinished run of the store that was not stopped.
-        resume: Continue a run that exists. Otherwise it is begun if it is missing.
+            with resume, the run that was requested last; if that is complete or was stopped, and a user (not the
+            schedule) resumes, the newest unfinished run of the store that was not stopped.
+        resume: Continue a run, which must exist. Without resume, a missing run is begun.
     """
     with stop_requests_raised():
         # Prefect also imports this file for hooks and forms, which need no training.
@@ -161,10 +161,10 @@ def train_flow(config: FormConfig, run: str | None = None, resume: bool = False)
 
 @flow(name="cleanup", flow_run_name="cleanup", persist_result=False)
 def cleanup_flow(grace_hours: Annotated[float, Field(ge=0)] = 24.0, dry_run: bool = False) -> int:
-    """Apply the retention of every run of the worker's store and return the bytes freed. Runs in use are left alone.
+    """Remove what retention does not keep of each run in the worker's store; return the bytes freed. Skip runs in use.
 
     Args:
-        grace_hours: Age from which files of no generation are removed (hours).
+        grace_hours: Age (hours) from which files are removed that belong to no generation.
         dry_run: Only list what would be removed.
     """
     # Imported here as in `train_flow`.

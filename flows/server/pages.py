@@ -27,7 +27,7 @@ _TASK_LOGGER = logging.getLogger("prefect.task_runs")
 
 
 class RunPages(Listener):
-    """Listener that shows a training, and how it ended, in Prefect's pages; holds nothing of the training's state."""
+    """Listener that shows a training, and how it ended, in Prefect's pages; keeps no reference to its state."""
 
     def __init__(self, config: Config, run: str, reporter: Reporter) -> None:
         self._config = config
@@ -127,7 +127,7 @@ class RunPages(Listener):
 
     def _memory(self, guard: MemoryGuard, telemetry: Sequence[Telemetry]) -> list[tuple[str, str]]:
         pressure, lines = guard.pressure(), self._config.memory
-        verdict = "fine" if pressure.share < lines.soft else f"tight, at {lines.hard:.0%} a phase is ended"
+        verdict = "fine" if pressure.share < lines.soft else f"tight, at {lines.hard:.0%} the guard ends the phase"
         facts = [("Memory", f"{verdict}: {pressure} are taken")]
         if telemetry:
             last = telemetry[-1]
@@ -161,7 +161,7 @@ class RunPages(Listener):
         self._markdown("", overview.page, overview.line())
 
     def _markdown(self, kind: str, page: Callable[[], str], description: str) -> None:
-        """Report an artifact of text; `page` is called when it is sent."""
+        """Let the reporter send a page of this kind; it calls `page` for the text when it sends it."""
         key = artifact_key(self._run, kind)
         self._reporter.report(kind, lambda: self._pages.show(key, page(), description))
 
@@ -182,5 +182,5 @@ def _reason(error: BaseException) -> str:
 
 
 def _says_more_than_completed(record: logging.LogRecord) -> bool:
-    """Drop Prefect's line "Finished in state Completed()", which follows the own line of each phase."""
+    """Return false for Prefect's line "Finished in state Completed()": Eigen's own line on the phase says more."""
     return not record.getMessage().startswith("Finished in state Completed")

@@ -21,19 +21,19 @@ RELEASE = "3.8.8"
 """Release of Prefect that this file was written for."""
 
 LEASES_IN_FILES = "prefect.server.concurrency.lease_storage.filesystem"
-"""Module that keeps the server's concurrency leases in files. By default they are in its memory: the leases of a
-running training would end with the server, and the training with them."""
+"""Module that keeps the server's concurrency leases in files. By default they are in the server's memory: the leases of
+a running training would end with the server, and the training with them."""
 
 EVENTS_IN_ORDER_OF_ARRIVAL = __name__
 """Module whose `CausalOrdering` the server uses for events, if PREFECT_SERVER_EVENTS_CAUSAL_ORDERING names it."""
 
 SERVER_IN_MEMORY = "prefect-in-memory"
 """Host name by which the server calls itself, as when an automation resumes a crashed run. The refusal of foreign web
-pages must let it pass."""
+pages (flows.server.request_guard) must accept it."""
 
 LIMIT_REACHED = "Deployment concurrency limit reached"
-"""Beginning of the message of a flow run that the server cancelled because another one trains. Nothing else tells it
-from one that a user cancelled, which must not be resumed."""
+"""Beginning of the message of a flow run that the server cancelled because another one trains. Only this message tells
+it from a flow run that a user cancelled, whose run must not be resumed."""
 
 _MIGRATIONS = Path("server", "database", "_migrations", "versions", "sqlite")
 _REVISION = re.compile(r"_([0-9a-f]{12})_")
@@ -60,7 +60,7 @@ def keep_training_without_slot() -> None:
 
 @cache
 def CausalOrdering(scope: str) -> "PrefectsCausalOrdering":  # noqa: N802 - the name that Prefect looks up
-    """Return Prefect's causal ordering of a scope without its wait for earlier events.
+    """Return Prefect's causal ordering of the events in a scope, without its wait for earlier events.
 
     Prefect holds an event back until it has seen the event before it, and remembers in memory which it has seen. After
     a restart of the server, a training that crashes within five minutes of its start would be resumed only after
@@ -90,7 +90,7 @@ def server_app() -> "FastAPI":
 def known_revisions() -> set[str]:
     """Return the revisions of the server's SQLite database that this release can use.
 
-    A server that meets another one ends with a traceback.
+    A server whose database has another revision ends with a traceback.
     """
     spec = find_spec("prefect")
     assert spec is not None

@@ -41,7 +41,7 @@ _FLOW_DEFAULTS = {
 
 
 def prepare_environment() -> None:
-    """Set the environment of Prefect and the C library where the user has not set it."""
+    """Set environment variables of Prefect and the C library that the user has not set."""
     # MALLOC_ARENA_MAX has an effect on child processes only.
     os.environ.update(flow_environment(os.environ))
     # `require_home` explains this error where the folder is needed.
@@ -65,19 +65,19 @@ def api_at(port: int) -> str:
 
 
 def ui_of(api: str) -> str:
-    """Return the address of Prefect's pages at an API's server."""
+    """Return the address of the pages of the server whose API has this URL."""
     return api.rstrip("/").removesuffix("/api")
 
 
 def own_origins(environ: Mapping[str, str], port: int) -> str:
-    """Return the origins of the pages of a server on this machine, separated by commas."""
+    """Return the origins (scheme, host, port) of the pages of a server on this machine, separated by commas."""
     here = [f"http://{name}:{port}" for name in (HOST, "localhost", "[::1]")]
     named = [urlsplit(environ.get(name, "")) for name in ("PREFECT_UI_API_URL", "PREFECT_UI_URL")]
     return ",".join(dict.fromkeys([*here, *(f"{url.scheme}://{url.netloc}" for url in named if url.netloc)]))
 
 
 def server_environment(environ: Mapping[str, str], port: int) -> dict[str, str]:
-    """Return the environment of the server: no telemetry, leases in files, requests from its own pages only."""
+    """Return the server's environment variables: no telemetry, leases in files, requests from its own pages only."""
     kept = {name: value for name, value in environ.items() if name != "PREFECT_API_URL"}
     return {
         # Prefect's pages draw a flow run's tasks on a time line, and do not respond while they draw thousands.
@@ -93,7 +93,7 @@ def server_environment(environ: Mapping[str, str], port: int) -> dict[str, str]:
 
 
 def client_environment(environ: Mapping[str, str], api: str | None = None) -> dict[str, str]:
-    """Return the environment of a process that calls an API (None: that of `environ`), with its server's password."""
+    """Return the environment variables of a process that calls an API (None: that of `environ`), with its password."""
     password = environ.get("PREFECT_SERVER_API_AUTH_STRING")
     given = {} if password is None else {"PREFECT_API_AUTH_STRING": password}
     if api is None:
@@ -102,7 +102,7 @@ def client_environment(environ: Mapping[str, str], api: str | None = None) -> di
 
 
 def worker_environment(environ: Mapping[str, str], api: str, folder: Path) -> dict[str, str]:
-    """Return the environment of the worker and of its flows, which run in `folder`."""
+    """Return the environment variables of the worker and of its flows, whose working directory is `folder`."""
     return {
         "PREFECT_WORKER_QUERY_SECONDS": "2",
         **client_environment(environ, api),

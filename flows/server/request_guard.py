@@ -1,4 +1,4 @@
-"""Prefect's server refuses requests of foreign web pages: other origins, and foreign host names."""
+"""A guard of Prefect's server that refuses requests of foreign web pages: other origins, and foreign host names."""
 
 import ipaddress
 import socket
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 def refuse_foreign_pages(app: "FastAPI", host: str = "127.0.0.1") -> None:
     """Let Prefect's application refuse foreign pages; call this before it is served.
 
-    Pages of PREFECT_SERVER_CORS_ALLOWED_ORIGINS are allowed. The server's names are this machine's, the `host` at
-    which it listens, and that of PREFECT_UI_API_URL; with a password, which a page does not know, any name.
+    Pages of PREFECT_SERVER_CORS_ALLOWED_ORIGINS are allowed. A request must name the server by a name of this machine,
+    by the `host` at which it listens, or by that of PREFECT_UI_API_URL; with a password, which a page does not know, by
+    any name.
     """
     from prefect.settings import PREFECT_SERVER_API_AUTH_STRING, PREFECT_SERVER_CORS_ALLOWED_ORIGINS, PREFECT_UI_API_URL
 

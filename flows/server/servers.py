@@ -1,4 +1,4 @@
-"""Prefect's servers: which one is used, starting one of our own, and its process, which refuses foreign web pages."""
+"""Prefect's server: which one is used, starting one here, and the process of that one, which refuses foreign pages."""
 
 import json
 import os
@@ -84,7 +84,7 @@ def is_up(home: StateDirectory) -> bool:
 
 
 def answers(api: str) -> bool:
-    """Return within five seconds whether Prefect's API answers at this URL, even if it refuses this client."""
+    """Return whether Prefect's API answers at this URL within five seconds; a refusal of this client is an answer."""
     try:
         with urllib.request.urlopen(f"{api}/health", timeout=_ANSWER_SECONDS) as answer:
             json.load(answer)
@@ -126,10 +126,10 @@ class ListenOptions:
 
 
 def known_server(home: StateDirectory, environ: Mapping[str, str]) -> str:
-    """Return the URL of the API of PREFECT_API_URL or a profile, else of the server that `eigen up` has started.
+    """Return the URL of the API that PREFECT_API_URL or a profile names, else of the server that `eigen up` started.
 
     Raises:
-        InputError: there is none, or it does not answer.
+        InputError: there is no server, or it does not answer.
     """
     record = home.running("server")
     given = configured_api(environ)
@@ -150,9 +150,9 @@ def known_server(home: StateDirectory, environ: Mapping[str, str]) -> str:
 
 
 def server_for_training(home: StateDirectory, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables with which a training of this process uses the server that `eigen up` has started here.
+    """Return the environment variables with which a training here uses the server that `eigen up` has started here.
 
-    There are none if the user names an API, or if that server does not answer. Call it before Prefect is imported.
+    There are none if the user names an API, or if no such server answers. Call this before Prefect is imported.
     """
     if names_an_api(environ):
         return {}
@@ -163,32 +163,35 @@ def server_for_training(home: StateDirectory, environ: Mapping[str, str]) -> dic
 
 
 def configured_api(environ: Mapping[str, str]) -> str | None:
-    """Return the URL of the API that environment or Prefect's profile names, None if they name none.
+    """Return the URL of the API that PREFECT_API_URL or Prefect's profile names, None if they name none.
 
     Raises:
-        InputError: it has a password, which pages and alerts would show.
+        InputError: the URL has a user or a password, which pages and alerts would show.
     """
     url = environ.get("PREFECT_API_URL", "").strip() or (_prefects_api() if names_an_api(environ) else None)
     if url and has_credentials(url):
-        raise InputError("PREFECT_API_URL has a user or a password in it: set PREFECT_API_AUTH_STRING=user:password.")
+        raise InputError(
+            "PREFECT_API_URL has a user or a password in it: remove it there, and set "
+            "PREFECT_API_AUTH_STRING=user:password."
+        )
     return url.rstrip("/") if url else None
 
 
 def require_answer(api: str) -> None:
     if not answers(api):
         raise InputError(
-            f"Prefect's API at {api} does not answer. Start it, or take its URL out of environment and profile: then "
-            "`eigen train` needs no server, and `eigen up` starts one here."
+            f"Prefect's API at {api} does not answer. Start it, or remove its URL from PREFECT_API_URL and Prefect's "
+            "profile: then `eigen train` needs no server, and `eigen up` starts one here."
         )
 
 
 def wanted_port(
     given: int | None, configured: str | None, environ: Mapping[str, str], last: int | None = None
 ) -> int | None:
-    """Return the port at which `eigen up` starts a server; None if the server is elsewhere.
+    """Return the port at which `eigen up` starts a server; None if it uses one that is elsewhere or answers already.
 
-    With `configured`: its port, if it is an address of this machine at which nothing answers. Without: `given`, else
-    PREFECT_SERVER_API_PORT, else `last`, where trainings that have lost their server wait for it, else 4200.
+    With `configured`, the URL of an API: its port, if it is on this machine and nothing answers there. Without: `given`
+    (--port), else PREFECT_SERVER_API_PORT, else `last`, the former server's, where its trainings wait, else 4200.
 
     Raises:
         InputError: `given` contradicts PREFECT_API_URL.
@@ -208,7 +211,7 @@ def wanted_port(
 
 
 def start_server(home: StateDirectory, environ: Mapping[str, str], port: int, host: str) -> None:
-    """Start a server, record it, and return when it answers; raise `Stopped` if it ended, or did not in time."""
+    """Start a server, record it, and return when it answers; raise `Stopped` if it ends or does not answer in time."""
     api = api_at(port)
     command = [sys.executable, "-P", "-m", "flows.server.servers", host, str(port)]
     home.start("server", command, server_environment(environ, port), lambda: answers(api), _START_SECONDS, api=api)
@@ -216,11 +219,11 @@ def start_server(home: StateDirectory, environ: Mapping[str, str], port: int, ho
 
 
 def require_startable(environ: Mapping[str, str], port: int, listening: ListenOptions) -> None:
-    """Refuse to start a server that would not work or would not be safe; nothing is written.
+    """Refuse to start a server that would not work or would not be safe; only Prefect's folder may be made.
 
     Raises:
-        InputError: the port is in use, other machines could reach the server though it has no password, or another
-            version of Prefect wrote its database.
+        InputError: the port is in use, other machines could reach the server though it has no password, Prefect's
+            folder cannot be used, or another version of Prefect wrote its database.
     """
     host = listening.host
     if host not in _LOOPBACK and not listening.without_password and not _has_password(environ):
@@ -249,7 +252,7 @@ def _has_password(environ: Mapping[str, str]) -> bool:
 
 
 def names_an_api(environ: Mapping[str, str]) -> bool:
-    """Return whether the environment, or a settings file of Prefect, may name an API, without importing Prefect."""
+    """Return whether PREFECT_API_URL or a settings file of Prefect may name an API, without importing Prefect."""
     if environ.get("PREFECT_API_URL", "").strip():
         return True
     home = Path(os.path.expanduser(environ.get("PREFECT_HOME", "~/.prefect")))

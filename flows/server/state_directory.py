@@ -40,14 +40,14 @@ class LocalProcess(ProcessIdentity):
         return []
 
     def runs(self, word: str) -> bool:
-        """Return whether `word` is an argument of its command."""
+        """Return whether `word` is an argument of the process's command."""
         with suppress(psutil.NoSuchProcess):
             process = self._process()
             return process is not None and word in process.cmdline()
         return False
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal, if it has not ended."""
+        """Send a signal to the process, unless it has ended."""
         with suppress(psutil.NoSuchProcess):
             if (process := self._process()) is not None:
                 process.send_signal(number)
@@ -56,7 +56,7 @@ class LocalProcess(ProcessIdentity):
         return wait_until(lambda: not self.is_alive(), seconds)
 
     def stop(self, seconds: float) -> bool:
-        """Send SIGTERM, kill it with all processes below it after `seconds`, and return whether it was killed."""
+        """Send SIGTERM; after `seconds`, kill the process and its descendants. Return whether it was killed."""
         self.send(signal.SIGTERM)
         if self.wait(seconds):
             return False
@@ -64,14 +64,14 @@ class LocalProcess(ProcessIdentity):
         return True
 
     def kill(self) -> bool:
-        """Kill it and all processes below it, and return whether they have ended."""
+        """Kill the process and its descendants, and return whether all have ended."""
         everything = [self, *self.children(recursive=True)]
         for process in everything:
             process.send(signal.SIGKILL)
         return all(process.wait(_KILLED_SECONDS) for process in everything)
 
     def _process(self) -> psutil.Process | None:
-        """Return psutil's process, which never signals a later process with its id; None if it has ended."""
+        """Return psutil's object, which never signals a later process of the same id; None if the process has ended."""
         with suppress(psutil.NoSuchProcess):
             process = psutil.Process(self.pid)
             return process if self.is_alive() else None
@@ -109,24 +109,24 @@ class ProcessRecord(BaseModel):
     folder: Path
     """Working directory."""
     store: str | None
-    """The store that its environment names."""
+    """The store that its environment variables name; None: they name none."""
 
 
 class StateDirectory:
-    """Records of the processes that `eigen up` has started, one file each; `path`: absolute, need not exist."""
+    """Records of the processes that `eigen up` has started, one file each in folder `path`, which need not exist."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> "StateDirectory":
-        """Return the state directory EIGEN_HOME, else `.eigen` in the working directory."""
+        """Return the state directory that EIGEN_HOME names, else `.eigen` in the working directory."""
         given = environ.get("EIGEN_HOME", "").strip()
         return cls(Path(os.path.expanduser(given)).absolute() if given else Path.cwd() / ".eigen")
 
     @property
     def worker_name(self) -> str:
-        """Name of the worker of this folder: the same each time, so that the server lists it once."""
+        """Name of this state directory's worker: the same at each start, so that the server lists it once."""
         return f"{socket.gethostname()}-{hashlib.sha256(str(self.path).encode()).hexdigest()[:6]}"
 
     def log(self, name: Component) -> Path:
@@ -145,8 +145,8 @@ class StateDirectory:
     ) -> ProcessRecord:
         """Start a process that outlives this one, record it, and return when it is ready.
 
-        It works in the working directory, in a session of its own, and its output is appended to its log. A process
-        that has ended, or is not ready within `seconds`, is stopped, its record removed, and `Stopped` raised.
+        Its working directory is this process's, its session a new one, and its output is appended to its log. If it
+        ends, or is not ready within `seconds`, it is stopped, its record removed, and `Stopped` raised.
         """
         folder, log = Path.cwd(), self.log(name)
         with explained("write to", log, "set EIGEN_HOME to another folder"), open(log, "ab") as output:
@@ -177,7 +177,7 @@ class StateDirectory:
         return record
 
     def read(self, name: Component) -> ProcessRecord | None:
-        """Return the record of a process; None if it was not started from here, or was stopped."""
+        """Return the record of a process; None if `eigen up` has not started it here, or `eigen down` stopped it."""
         path = self._file(name)
         try:
             return ProcessRecord.model_validate_json(path.read_bytes())
@@ -186,8 +186,8 @@ class StateDirectory:
         except (OSError, ValidationError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is damaged"
             raise InputError(
-                f"{path} cannot be read ({reason}): it says which {name} runs. Look for that with `ps`, stop it, and "
-                "remove the file."
+                f"{path} cannot be read ({reason}). It says which process is the {name}: look for that process with "
+                "`ps`, stop it, and remove the file."
             ) from error
 
     def running(self, name: Component) -> ProcessRecord | None:
@@ -219,7 +219,7 @@ class StateDirectory:
         return found if isinstance(found, dict) else {}
 
     def keep_launch_settings(self, run: str, own: Mapping[str, Any]) -> None:
-        """Record this machine's own settings of a run: parameters of flow runs are untrusted, so they give none."""
+        """Record this machine's own settings of a run; flow runs take them from here, not from untrusted parameters."""
         path = self._launch_file(run)
         if path is not None and own != self.launch_settings(run):
             self._replace(path, json.dumps(own))
@@ -254,9 +254,9 @@ class StateDirectory:
 
     @contextmanager
     def locked(self, timeout_seconds: float = 0.0) -> Iterator[None]:
-        """Make the folder, and let no other `eigen up` or `eigen down` run meanwhile.
+        """Make the folder, and keep out any other `eigen up` and `eigen down` during the block.
 
-        Raise an `InputError` if another one does, and does not end within `timeout_seconds`.
+        Raise an `InputError` if another one is still at work in the folder after `timeout_seconds`.
         """
         with self._explained():
             self.path.mkdir(parents=True, exist_ok=True)
@@ -283,7 +283,7 @@ class StateDirectory:
 
 
 def absolute_store(store: str, folder: Path) -> str:
-    """Return a store as an absolute path, as a process in `folder` finds it, or as a URL."""
+    """Return a store as an absolute path (a relative one begins in `folder`), or a remote one as it is."""
     if is_remote(store):
         return store
     if store.startswith("file:"):
@@ -292,14 +292,17 @@ def absolute_store(store: str, folder: Path) -> str:
 
 
 def as_worker_sees(config: Config, worker: ProcessRecord) -> Config:
-    """Return a configuration with the store that a flow of a worker on this machine will use."""
+    """Return a configuration with the store and the local folder that flows of this machine's `worker` will use."""
     given = config.checkpoint
     located = {"store": store_here(worker, given.store), "local": absolute_store(given.local, worker.folder)}
     return config.model_copy(update={"checkpoint": given.model_copy(update=located)})
 
 
 def store_here(worker: ProcessRecord | None, given: str | None = None) -> str:
-    """Return the store of a training: `given`, else its worker's (without one, the environment's), else the default."""
+    """Return the store of a training: `given` if it is not the default, else that of EIGEN_STORE, else the default.
+
+    The variable is that of `worker` (None: of this process).
+    """
     folder = Path.cwd() if worker is None else worker.folder
     default = CheckpointConfig().store
     if given is not None and given != default:

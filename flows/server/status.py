@@ -58,7 +58,7 @@ class FlowRunStatus(_Document):
     name: str
     run: str | None
     store: str | None = Field(default=None, exclude=True)
-    """The store with which the run was launched; None: the default."""
+    """The store with which the run was launched here; None: none was given."""
     state: str
     """Name of its state in Prefect, such as Running or AlreadyFinished."""
     message: str | None = None
@@ -92,7 +92,7 @@ class Status(_Document):
     """The flow run that trains; else one that waits for a worker; else a suspended one; else the last that ended."""
     schedule: ScheduleStatus | None = None
     run: InstanceOf[RunStatus] | None = None
-    """The run that the flow run trains; None if it has not started."""
+    """The run that the flow run trains, None if it has not begun; without such a run, the newest of the store."""
     problem: str | None = None
     """Why `run` is unknown."""
     run_page: str | None = Field(default=None, exclude=True)
@@ -216,12 +216,12 @@ def trained_by(worker: ProcessRecord | None, home: StateDirectory) -> FlowRunSta
 
 
 def run_of(worker: ProcessRecord | None, flow_run: FlowRunStatus | None) -> RunStatus | None:
-    """Return the run of an active flow run, None if the store lacks it; else the last run that is in the store."""
+    """Return the run that a flow run trains; if the store lacks it: None until the flow run ends, then the newest."""
     return _run(worker, flow_run)[0]
 
 
 def _run(worker: ProcessRecord | None, flow_run: FlowRunStatus | None) -> tuple[RunStatus | None, str | None]:
-    """Return the run as `run_of` does, and no error; if the store cannot be read, no run and the error."""
+    """Return what `run_of` returns, and None; if the store cannot be read, None and the error."""
     try:
         store = store_here(worker, None if flow_run is None else flow_run.store)
         name = None if flow_run is None else flow_run.run

@@ -61,10 +61,10 @@ class ChosenRun:
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
-        """Count the block as an attempt to resume the run, if it was not named.
+        """Count the block as an attempt to resume the run, if the run was not named.
 
         Raises:
-            BlockedError: there were too many attempts at this generation.
+            BlockedError: the last three attempts have not completed this generation.
         """
         if not self.unnamed:
             yield
@@ -79,13 +79,14 @@ class ChosenRun:
 
 
 def choose_run(config: Config, run: str | None, *, resume: bool) -> ChosenRun | State[None]:
-    """Return the run to train, or the flow's end state if there is none.
+    """Return the run that this flow run trains, or the flow's end state if there is nothing to resume.
 
     Args:
         config: configuration of a new run; for a run that is resumed, only this machine's own settings are used.
-        run: None: a new run, or with `resume` the run that was requested last; if that is complete or there is no
-            request, and a user asks: the newest unfinished run of the store.
-        resume: the run must exist.
+        run: name of the run. None: a new run, or with `resume` the run that was requested last. If there was no
+            request, or that run is complete or stopped and a user (not the schedule or an automation) has created this
+            flow run: the newest unfinished run of the store that was not stopped.
+        resume: the run must exist, and keeps its configuration; otherwise a missing run is begun.
     """
     if run is None and resume:
         return _run_to_resume(config)
@@ -97,7 +98,7 @@ def choose_run(config: Config, run: str | None, *, resume: bool) -> ChosenRun | 
 
 
 def _named(config: Config, run: str, *, resume: bool, unnamed: bool = False) -> ChosenRun:
-    """Return the run with its own configuration if it is resumed, and with this machine's own settings."""
+    """Return the run with `config` or, with `resume`, with its stored configuration and this machine's own settings."""
     if resume:
         own = merge(machine_values(config.model_dump()), _launch_settings(run))
         found = Run.open(config.checkpoint.store, run, config.checkpoint.local, own)
@@ -106,7 +107,7 @@ def _named(config: Config, run: str, *, resume: bool, unnamed: bool = False) -> 
 
 
 def _run_to_resume(config: Config) -> ChosenRun | State[None]:
-    """Return the run that was requested last, if it is neither complete nor stopped; else, for a user, another one."""
+    """Return the run to resume if none is named, or the flow's end state if there is none; see `choose_run`."""
     request = flow_runs.last_request()
     if request is not None and request.stopped is None and not request.is_complete:
         return _requested_run(config, request)
@@ -127,9 +128,15 @@ def _run_to_resume(config: Config) -> ChosenRun | State[None]:
 
 
 def _requested_run(config: Config, request: flow_runs.TrainingRequest) -> ChosenRun | State[None]:
-    """Return the run of a request whose process has ended: as requested, until its configuration is in its store."""
+    """Return the run of a request: as it was requested, or as the store has it once the run is there.
+
+    If its flow run still waits to start, return the end state `AlreadyRunning`.
+    """
     if request.waits:
-        return Completed(name=flow_runs.RUNNING_NAME, message=f"Flow run {request.flow_run.name} is about to train it.")
+        return Completed(
+            name=flow_runs.RUNNING_NAME,
+            message=f"Flow run {request.flow_run.name} is about to train run '{request.run}'.",
+        )
     asked = request.parameters or {}
     given = with_own_settings(Config.model_validate(asked.get("config") or {}), request.run)
     resume = bool(asked.get("resume"))
@@ -141,9 +148,9 @@ def _requested_run(config: Config, request: flow_runs.TrainingRequest) -> Chosen
 
 
 def unfinished_runs(store: str, local: str = CheckpointConfig().local) -> list[str]:
-    """Return the runs of a store that are not complete and were not cancelled or suspended, the one trained last first.
+    """Return the runs of a store that are neither complete nor cancelled or suspended, the newest checkpoint first.
 
-    Log runs whose configuration cannot be read.
+    Log runs whose configuration cannot be read, and leave them out.
     """
     written = {}
     for name in runs_in(store):
@@ -163,8 +170,8 @@ def unfinished_runs(store: str, local: str = CheckpointConfig().local) -> list[s
 def keep_stop(run: str, home: StateDirectory, worker: ProcessRecord | None = None) -> None:
     """Record in the run's store that a user has cancelled it.
 
-    Its store is the one with which it was launched from `home`, else that of the ended worker of `home` (None: this
-    process belongs to the worker). Parameters of a flow run are foreign, so they never name a store to write to.
+    Its store is the one with which it was launched from `home`, else that of `worker`, the ended worker of `home`
+    (None: this process is the worker's). Parameters of a flow run are untrusted: they never name a store to write to.
     """
     launched = home.launch_settings(run)
     if worker is None:
@@ -179,12 +186,12 @@ def keep_stop(run: str, home: StateDirectory, worker: ProcessRecord | None = Non
 def with_own_settings(config: Config, run: str | None) -> Config:
     """Return the configuration of a flow run with this machine's own settings.
 
-    The parameters of a worker's flow run are foreign: anyone who reaches the server gives them. The machine's settings
-    come from the worker's environment, and from `eigen launch` of the run `run` (None: not known yet) here.
+    The parameters of a worker's flow run are untrusted: anyone who reaches the server can give them. The machine's
+    settings come from environment variables, and from `eigen launch` of run `run` (None: not known yet) on it.
 
     Raises:
         InputError: a parameter gives a setting of this machine, or a task of a module that the machine does not name;
-            or the environment's variables contradict each other.
+            or environment variables contradict each other.
     """
     if flow_runs.own_deployment() is None:
         return _with_store_of_environment(config)
@@ -211,7 +218,10 @@ def _launch_settings(run: str) -> dict[str, Any]:
 
 
 def _of_this_machine(config: Config, launched: Mapping[str, Any]) -> Config:
-    """Return a configuration with the settings of the environment, and with those of `launched` except the task."""
+    """Return a configuration with this machine's settings: from environment variables, overridden by `launched`.
+
+    `launched`: what `eigen launch` has recorded for the run; its task is ignored.
+    """
     own = merge(values_of_environment(os.environ), {key: value for key, value in launched.items() if key != "task"})
     workers = {} if own.get("scheduler") is None else {"workers": 0}
     return _with_store_of_environment(config_from_values(merge(config.model_dump(), {**own, **workers})))

@@ -45,7 +45,7 @@ class UpResult:
 
     @property
     def components(self) -> tuple[Component, ...]:
-        """Components that run as processes of this folder."""
+        """Components whose processes `eigen up` has started here, now or before."""
         return tuple(part for part in COMPONENTS if getattr(self, part) is not None)
 
 
@@ -60,8 +60,8 @@ def bring_up(
     """Start what is missing of server, deployments and worker, and return when all are ready.
 
     Args:
-        environ: the environment of the processes, to which their own settings are added.
-        listening: where the server listens; without a port: that of PREFECT_API_URL, else its last one, else 4200.
+        environ: environment variables of the processes, to which each one's own settings are added.
+        listening: where the server listens; without a port: see `wanted_port`.
         only: start this component alone; a worker needs a server that answers.
     """
     # Before the folder is made: a refused command must not leave one.
@@ -70,7 +70,7 @@ def bring_up(
         servers.require_startable(environ, port, listening)
     with home.locked(_LOCK_TIMEOUT_SECONDS):
         began: tuple[Component, ...] = ()
-        # Another `eigen up` may have started it meanwhile.
+        # Another `eigen up` may have started it before it released the lock.
         port = _port_of_missing_server(home, environ, listening.port, only)
         if port is not None:
             say("starting the server")
@@ -150,7 +150,7 @@ def _start_worker(
 
 
 GRACE_SECONDS = 120.0
-"""How long a training that is asked to stop may take to reach a point where it can."""
+"""Seconds in which a training that is asked to stop may end by itself, before it is killed."""
 
 # Worker and server end within seconds, but not on a machine with other things to do.
 _END_SECONDS = 60.0
@@ -176,7 +176,7 @@ def bring_down(
     components: Collection[Component] = COMPONENTS,
     before_server: Callable[[], None] = lambda: None,
 ) -> DownResult:
-    """Stop components that `bring_up` has started here, trainings first, which may take `grace_seconds` to stop.
+    """Stop components that `bring_up` has started here; first trainings, which are killed after `grace_seconds`.
 
     `before_server` is called after the worker has ended, before the server is stopped.
     """
@@ -190,7 +190,7 @@ def bring_down(
         trainings, worker_killed = (0, False) if worker is None else _stop_worker(worker, say, grace_seconds)
         killed = ["worker"] * worker_killed
         if recorded is not None and servers.answers(recorded.api):
-            # If the server does not answer, the next `eigen up` reports them.
+            # If the server does not answer, the next `eigen up` reports the flow runs that were killed.
             with suppress(Stopped), client_of(recorded.api) as client:
                 report_lost(client, home)
         before_server()
@@ -203,10 +203,10 @@ def bring_down(
 
 
 def _stop_worker(worker: ProcessRecord, say: Say, grace_seconds: float) -> tuple[int, bool]:
-    """Stop a worker's trainings, then the worker; return how many were asked to stop, and whether any was killed.
+    """Stop a worker's trainings, then the worker; return how many trainings there were, and whether any was killed.
 
-    A worker that is asked to stop ends its flow runs at once and does not report it, so they are stopped first. The
-    worker is paused meanwhile: a flow run that resumes them must wait for the next worker.
+    A worker that is asked to stop ends its flow runs at once and does not report it, so they are stopped first. Until
+    they end, the worker is paused: a flow run that resumes them must wait for the next worker.
     """
     process = worker.process
     asked: list[LocalProcess] = []
