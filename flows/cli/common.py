@@ -46,7 +46,7 @@ Store = Annotated[
     str | None, option("URL", "Where runs are kept: a folder, or gs://bucket/prefix. EIGEN_STORE sets it too.", "runs")
 ]
 Json = Annotated[bool, flag("--json", "Print JSON.")]
-DATA_HELP, DATA_DEFAULT = "Price file or folder; us5: other bundled prices.", "bundled prices"
+DATA_HELP, DATA_DEFAULT = "Price file or folder, or us5: the other bundled prices.", "bundled prices"
 RunsOn = Annotated[
     str | None, option("ADDRESS", "Scheduler whose workers train the runs: tcp://host:8786.", "this machine")
 ]

@@ -39,9 +39,9 @@ class StopSignals:
     """Handles Ctrl-C and SIGTERM.
 
     Before a training they end the process at once: a library that is being imported could swallow an exception and stay
-    half initialised. During a training the first one raises `KeyboardInterrupt`, so that the flow can report its end;
-    the second one ends the process at once. That is always safe: checkpoints are written atomically, and the kernel
-    frees the run's lock. `requested`: the user has asked a training to stop.
+    half initialised. During a training the first one raises `KeyboardInterrupt`, so that the flow run can report its
+    end; the second one ends the process at once. An end at once is safe: checkpoints are written atomically, and the
+    kernel frees the run's lock. `requested`: the user has asked a training to stop.
 
     A display hides the cursor of `console`; it is shown again before the process ends.
     """
@@ -264,7 +264,7 @@ class ConsoleHandler(logging.Handler):
         self._signals = signals
 
     def emit(self, record: logging.LogRecord) -> None:
-        # Without tracebacks, which Prefect's history keeps.
+        # Only the message is printed: Prefect's history keeps the traceback.
         if record.name.startswith("prefect") and self._signals.requested:
             return
         if record.name.startswith(_RUN_LOGGERS) and record.levelno >= logging.ERROR:

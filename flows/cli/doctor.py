@@ -205,7 +205,7 @@ class Doctor:
 
         if not os.environ.get("PREFECT_API_URL"):
             require_home(os.environ)
-        # Loading it may take longer than the API has to answer.
+        # Imported before the timeout begins: the import may take longer than the API has to answer.
         import prefect.client.orchestration  # noqa: F401
 
         url = configured_api(os.environ)

@@ -78,7 +78,7 @@ def backtest(
     from eigen_core.judging.run_backtests import write_backtest
 
     if out is not None:
-        # Before the evaluation, which is counted.
+        # Refused before the evaluation, since every evaluation is counted.
         require_place(out / "equity.csv")
     with progress_shown():
         found = play(store_of(store), name, span=span, agent=agent, settings=assignments or ())
@@ -407,7 +407,7 @@ Exit code 0: no look-ahead was found; 1: a feature uses later days, or is suspec
 def audit(
     *,
     options: RunOptions,
-    days: Annotated[int, number("Number of days after which later rows are changed.", most=1_000)] = 8,
+    days: Annotated[int, number("Number of days to test; the rows after each are changed.", most=1_000)] = 8,
     as_json: Json = False,
 ) -> None:
     """Try every feature for look-ahead, and show the data report on the prices."""
@@ -546,7 +546,7 @@ def trust(
     out: Annotated[Path, option("FOLDER", "Folder of the finished trials.")] = Path("trust"),
     as_json: Json = False,
 ) -> None:
-    """Measure the verdict on prices: false alarms on markets of noise, and the smallest edge that it finds."""
+    """Measure how good verdicts on prices are: false alarms on markets of noise, and the smallest edge they find."""
     wanted = edges_in(edges)
     from eigen_core.judging.trust import TRIAL_PRESET, TrustTrials, trust_document, with_trial_settings
 

@@ -238,12 +238,12 @@ def clean(
     name: Annotated[str | None, typer.Argument(help="Name of the run.", show_default="all", metavar="[NAME]")] = None,
     dry_run: Annotated[bool, flag("--dry-run", "Only list what would be removed.")] = False,
     older_than: Annotated[
-        str, option("TIME", "Age from which files of no generation are removed: 90s, 30m, 12h, 7d.")
+        str, option("TIME", "Least age of files of no generation that are removed: 90s, 30m, 12h, 7d.")
     ] = "1d",
     store: Store = None,
     as_json: Json = False,
 ) -> None:
-    """Remove generations that need not stay, and files that belong to none. Runs in use are left alone."""
+    """Remove generations that the retention settings do not keep, and files of no generation. Skip runs in use."""
     from eigen_core.housekeeping import clean_runs, parse_duration
 
     grace = parse_duration(older_than)

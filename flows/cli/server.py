@@ -206,7 +206,7 @@ def up(
     foreground: Annotated[bool, flag("--foreground", "Run until SIGTERM or Ctrl-C, then stop everything.")] = False,
     only: Annotated[Literal["server", "worker"] | None, option("server|worker", "Start this component alone.")] = None,
 ) -> None:
-    """Start server, deployments and worker in the background, as far as they do not run yet."""
+    """Start server, deployments and worker in the background, unless they run already."""
     from flows.server import servers
 
     environment = _environment()
@@ -453,7 +453,7 @@ def _require_no_settings_of_worker(own: Mapping[str, Any]) -> None:
 
 
 class _Progress:
-    """Prints steps on standard error, each once."""
+    """Prints steps on standard error; a step that is repeated at once is printed once."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)

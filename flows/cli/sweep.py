@@ -43,7 +43,7 @@ def sweep(
     vary: Annotated[
         list[str] | None, option("KEY=VALUES", "A setting to vary: LOW:HIGH, LOW:HIGH:log or ONE,OTHER.")
     ] = None,
-    trials: Annotated[int, number("Most trials.", most=LARGEST)] = 20,
+    trials: Annotated[int, number("Number of trials.", most=LARGEST)] = 20,
     seeds: Annotated[int, number("Seeds of each trial.", most=1_000)] = 1,
     jobs: Annotated[int, number("Trials trained at a time.", most=1_000)] = 1,
     runs_on: RunsOn = None,

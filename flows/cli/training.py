@@ -54,7 +54,7 @@ def train(
     options: RunOptions,
     fresh: Annotated[bool, flag("--fresh", "Refuse to continue an existing run.")] = False,
     profile: Annotated[
-        bool, flag("--profile", "Profile the second generation from here; files in NAME-profile/.")
+        bool, flag("--profile", "Profile the second generation of this process; files in NAME-profile/.")
     ] = False,
 ) -> None:
     """Train a run, or continue it if there is one of that name with the same settings."""
@@ -90,7 +90,7 @@ def resume(
     name: RunName,
     *,
     generations: Annotated[str | None, option("N", "Train up to this generation.")] = None,
-    data: Annotated[str | None, option("PATH", "Where its prices are on this machine.", "where they were")] = None,
+    data: Annotated[str | None, option("PATH", "Where the run's prices are here.", "where they were")] = None,
     options: RunOptions,
 ) -> None:
     """Continue a run from its newest good checkpoint; the result is that of a run without a break.
@@ -273,7 +273,7 @@ def train_as_flows(runs: "Sequence[tuple[str, Config]]", display: Display) -> No
 
     root = logging.getLogger()
     root.handlers[:] = [handler for handler in root.handlers if not isinstance(handler, PrefectConsoleHandler)]
-    # Prefect's API gets information too.
+    # Prefect's server also gets Eigen's log records of level INFO.
     logging.getLogger("eigen_core").setLevel(logging.INFO)
     import flows.server.training  # noqa: F401
     from flows.server.flow_runs import RUNNING_NAME
@@ -291,7 +291,7 @@ def train_as_flows(runs: "Sequence[tuple[str, Config]]", display: Display) -> No
 
 @contextmanager
 def errors_as_stops(display: Display, name: str, config: "Config") -> Iterator[None]:
-    """Raise `Stopped` for Ctrl-C, the memory guard and failures of disks, stores, workers and numbers.
+    """Raise `Stopped` for Ctrl-C, the memory guard, non-finite numbers and failures of disks, stores and workers.
 
     Its message says which checkpoint there is and how to continue: of the run that was trained last, or of run `name`
     if none was trained yet.
@@ -314,7 +314,7 @@ def errors_as_stops(display: Display, name: str, config: "Config") -> Iterator[N
     except (InputError, StoreUnavailableError, LeaseLostError, SchedulerLostError, WorkerLostError) as error:
         if isinstance(error, InputError) and display.trained is None:
             raise
-        # Once it trains, the input was valid; the cause is another, such as a full disk.
+        # Once a run trains, its input was valid: the cause is another one, such as a full disk.
         raise Stopped(f"{error} {_where_it_stands(*last())}") from error
     except FloatingPointError as error:
         # The same computation from the same checkpoint ends in the same way.

@@ -1,4 +1,4 @@
-"""The command eigen walk: folds of days, each trained as an ordinary run, and their joint earnings."""
+"""The command eigen walk: an ordinary run for each fold of days, and what the folds earn together."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -87,7 +87,7 @@ Each fold is trained on days before those that it plays. Its runs, `NAME-fold-1-
 def walk(
     name: Annotated[str, typer.Argument(help="Name of the walk; its runs begin with it.", metavar="NAME")],
     *,
-    folds: Annotated[int, number("Spans that are played.", most=1_000)] = 6,
+    folds: Annotated[int, number("Spans of days that are played.", most=1_000)] = 6,
     seeds: Annotated[int, number("Runs of each fold.", most=1_000)] = 1,
     span_days: Annotated[int | None, number("Days that each fold plays.", shown="market.holdout_days")] = None,
     jobs: Annotated[int | None, number("Runs trained at a time, each in a process of its own.", most=1_000)] = None,

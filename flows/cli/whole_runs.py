@@ -87,7 +87,7 @@ def train_whole(run: WholeRun, log: Path, is_stopped: IsStopped, folder: str | N
         process = subprocess.Popen(
             [sys.executable, "-m", "flows.cli", "train", "--run", run.name, *run.arguments],
             cwd=folder,
-            # Its bits must not depend on what this process has computed before.
+            # The bits of its results must not depend on what this process has computed before.
             env=environment_without_instructions(),
             stdin=subprocess.DEVNULL,
             stdout=output,

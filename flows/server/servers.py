@@ -33,7 +33,7 @@ _ADVICE = "move it away or set PREFECT_HOME to another folder. It only holds Pre
 
 
 def require_home(environ: Mapping[str, str]) -> None:
-    """Make Prefect's folder, as its import does; raise an `InputError` if it cannot be made or written to."""
+    """Make Prefect's folder, as importing Prefect does; raise an `InputError` if it cannot be made or written to."""
     home = Path(os.path.expanduser(environ.get("PREFECT_HOME") or "~/.prefect"))
     try:
         home.mkdir(parents=True, exist_ok=True)

@@ -89,12 +89,12 @@ def wait_until(condition: Callable[[], bool], seconds: float, every: float = _PO
 
 
 def end_of_log(log: Path) -> str:
-    """Return sentences with the last line of a log that is not blank, and its path."""
+    """Return sentences with the last line of a log that is not blank, and with the log's path."""
     lines: list[str] = []
     with suppress(OSError), open(log, "rb") as file:
         file.seek(max(os.fstat(file.fileno()).st_size - _MOST_TAIL_BYTES, 0))
         lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
-    return f"Its last line was: {lines[-1] if lines else 'none'}. Its log is {log}."
+    return f"The last line that it printed was: {lines[-1] if lines else 'none'}. Its log is {log}."
 
 
 class ProcessRecord(BaseModel):
@@ -226,7 +226,7 @@ class StateDirectory:
 
     @contextmanager
     def new_launch_settings(self, run: str, own: Mapping[str, Any]) -> Iterator[None]:
-        """Record this machine's own settings of a run; an `InputError` of the block restores the former record."""
+        """Record this machine's own settings of a run; if the block raises `InputError`, restore the former record."""
         path, before = self._launch_file(run), self.launch_settings(run)
         is_new = path is not None and not path.exists()
         self.keep_launch_settings(run, own)

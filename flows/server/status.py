@@ -50,7 +50,7 @@ class WorkerStatus(_Document):
     folder: Path | None = None
     log: Path | None = None
     heard_of: Moment | None = None
-    """Last heartbeat at the server."""
+    """Time of the worker's last heartbeat that reached the server."""
 
 
 class FlowRunStatus(_Document):
@@ -60,7 +60,7 @@ class FlowRunStatus(_Document):
     store: str | None = Field(default=None, exclude=True)
     """The store with which the run was launched here; None: none was given."""
     state: str
-    """Name of its state in Prefect, such as Running or AlreadyFinished."""
+    """Name of the flow run's state in Prefect, such as Running or AlreadyFinished."""
     message: str | None = None
     since: Moment
     """Time of the last change of state."""

@@ -75,8 +75,8 @@ def test_what_does_not_stop_is_killed_with_its_children() -> None:
 @pytest.mark.parametrize(
     ("code", "seconds", "how"),
     [
-        ("print('why'); raise SystemExit(3)", 120.0, r"ended with status 3\. Its last line was: why\."),
-        ("import time; time.sleep(600)", 1.0, r"was not ready within 1 s\. Its last line was: none\."),
+        ("print('why'); raise SystemExit(3)", 120.0, r"ended with status 3\. The last line that it printed was: why\."),
+        ("import time; time.sleep(600)", 1.0, r"was not ready within 1 s\. The last line that it printed was: none\."),
     ],
     ids=["ended", "late"],
 )
