@@ -214,7 +214,7 @@ class Doctor:
             call_with_timeout(_API_SECONDS, partial(require_answer, url), silent)
             return "ok", f"{url} answers", ""
         require_database()
-        return "ok", "none is configured: trainings are no flow runs; `eigen up` starts one", ""
+        return "ok", "no server is configured: trainings are no flow runs; `eigen up` starts one", ""
 
     def _store(self) -> Found:
         url = self._config.checkpoint.store

@@ -154,7 +154,7 @@ def _removed(run: "CleanedRun", would: str) -> str:
     if not (stored or local or blobs):
         return "nothing to remove."
     named = f"generation{'s' * (len(run.stored.generations) > 1)} {stored}" if stored else "no generation"
-    here = f", here also {local}" if local else ""
+    here = f", on this machine also {local}," if local else ""
     return f"{named}{here} and {blobs} files {would}removed, {size(run.bytes_freed)}."
 
 

@@ -447,8 +447,8 @@ def _require_no_settings_of_worker(own: Mapping[str, Any]) -> None:
     if given:
         raise InputError(
             f"The worker is on another machine, and {' and '.join(given)} would be settings of that machine, which a "
-            f"launch from here cannot give: set {' and '.join(given.values())} in the worker's environment and leave "
-            "them out here."
+            f"launch from here cannot give: set {' and '.join(given.values())} among the worker's environment "
+            f"variables there, and leave out {' and '.join(given)} here."
         )
 
 

@@ -1,4 +1,4 @@
-"""Artifacts of a training on Prefect's server, and the thread that sends them."""
+"""Artifacts (pages) of a training on Prefect's server, and the thread that sends them."""
 
 import hashlib
 import logging
@@ -161,7 +161,7 @@ class Reporter:
                 self._send(reports)
 
     def _next(self) -> list[Callable[[], None]]:
-        """Wait for reports and return them; return none when the context has ended."""
+        """Wait for reports and return them; after the end of the context, return an empty list."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._ended)
             reports, self._waiting = list(self._waiting.values()), {}

@@ -241,7 +241,7 @@ def zombie_automation(deployment_id: UUID) -> AutomationCore:
 
 
 def set_alert(client: SyncPrefectClient, deployment_id: UUID, url: str) -> None:
-    """Have the server POST to `url` when a training finishes, crashes, fails, is blocked or does not fit here."""
+    """Have the server POST to `url` when a training finishes, crashes, fails, is blocked, or refused as too large."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InputError(

@@ -464,7 +464,7 @@ def name_flow_run(name: str, tags: Iterable[str] | None = None) -> None:
 
 
 class CancellationError(Exception):
-    """A user cancels this flow run."""
+    """A user has cancelled this flow run, whose process has to end."""
 
 
 class FlowRunListener(Listener):

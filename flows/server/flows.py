@@ -145,8 +145,8 @@ def train_flow(config: FormConfig, run: str | None = None, resume: bool = False)
     after too many attempts at the same generation.
 
     Args:
-        config: Everything that determines the run. Empty settings are those of the preset. With resume, only the store
-            counts: a run continues as it was configured.
+        config: Everything that determines the run. Empty settings are those of the preset. With resume, only the path
+            of the prices counts, and a machine's settings: a run continues as it was configured.
         run: Name of the run: letters, digits, dots, dashes and underscores. Empty: a new run, named by preset and time;
             with resume, the run that was requested last; if that is complete or was stopped, and a user (not the
             schedule) resumes, the newest unfinished run of the store that was not stopped.

@@ -1,7 +1,7 @@
 """Undocumented parts of Prefect that Eigen uses, with the reason for each.
 
 Any release may change them. Check this file before pinning another release of Prefect; its test fails until `RELEASE`
-names that release. Only functions import Prefect: its settings must be in the environment first.
+names that release. Only functions import Prefect: its environment variables must be set first.
 """
 
 import re

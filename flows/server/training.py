@@ -82,7 +82,8 @@ def choose_run(config: Config, run: str | None, *, resume: bool) -> ChosenRun | 
     """Return the run that this flow run trains, or the flow's end state if there is nothing to resume.
 
     Args:
-        config: configuration of a new run; for a run that is resumed, only this machine's own settings are used.
+        config: configuration of a new run; of a run that is resumed, it gives only this machine's settings and the path
+            of the prices.
         run: name of the run. None: a new run, or with `resume` the run that was requested last. If there was no
             request, or that run is complete or stopped and a user (not the schedule or an automation) has created this
             flow run: the newest unfinished run of the store that was not stopped.
@@ -208,8 +209,8 @@ def _require_parameters_of_a_run(config: Config) -> None:
         raise InputError(
             f"The parameters of this flow run give {' and '.join(foreign)}. These settings are the worker's own, and "
             "no parameter chooses them: leave them out, and set "
-            f"{' and '.join(MACHINE_SETTINGS[key].variable for key in foreign)} in the worker's environment, or use "
-            "`eigen launch` there."
+            f"{' and '.join(MACHINE_SETTINGS[key].variable for key in foreign)} among the worker's environment "
+            "variables, or use `eigen launch` on its machine."
         )
 
 

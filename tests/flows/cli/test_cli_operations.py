@@ -131,8 +131,8 @@ def test_a_launch_names_places_so_that_the_worker_means_the_same(
     values = {"preset": "eigen2", "market": {"data": str(folder / "prices")}}
     assert launches.pop() == (api, values, "long", False)
     # They are that machine's own, and no parameter gives them.
-    assert "set EIGEN_STORE in the worker's environment" in refused("launch", "--store", "mine")
-    assert "set EIGEN_TASK and EIGEN_SCHEDULER in" in refused(
+    assert "set EIGEN_STORE among the worker's environment variables" in refused("launch", "--store", "mine")
+    assert "set EIGEN_TASK and EIGEN_SCHEDULER among" in refused(
         "launch", "--set", "scheduler=tcp://a:1", "--set", "task=gym:module:Class"
     )
     assert launches == []
