@@ -348,7 +348,7 @@ class GcsStore(RemoteStore):
             entry, checksum = self._entry(name), 0
             size, version = int(entry["size"]), entry["generation"]
             if limit is not None and size > limit:
-                raise StoreUnavailableError(f"{name} in {self.url} is longer than {limit:,} bytes, its limit")
+                raise StoreUnavailableError(f"{name} in {self.url} is longer than {limit:,} bytes, the limit")
             file.seek(0)
             file.truncate()
             with suppress(MissingObjectError):  # another process has replaced the object

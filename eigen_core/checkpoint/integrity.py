@@ -183,7 +183,7 @@ def blob_path(run: Path, sha256: str) -> Path:
 def write_blob(run: Path, fill: Callable[[Path], object]) -> tuple[str, int]:
     """Write a blob durably to the folder of a `run`; return its SHA-256 and size (bytes). `fill` writes it to a path.
 
-    An existing blob of the same SHA-256 is replaced, since it may be damaged.
+    An existing blob of this SHA-256 is replaced, since it may be damaged.
     """
     with temporary_file(run / BLOBS) as (_, temporary):
         mode = temporary.stat().st_mode

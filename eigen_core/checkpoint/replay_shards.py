@@ -56,7 +56,7 @@ _ZSTD_LEVEL = 1
 # The largest window (bytes) that a reader allocates; level 1 writes half a megabyte.
 _ZSTD_WINDOW = 8 << 20
 _SHARD_BYTES = 64 << 20
-# With more than this number of shards beyond those that the ring's size requires, the whole ring is written anew.
+# With this many more shards than the ring's size requires, the whole ring is written anew.
 _SMALL_SHARDS = 256
 _WORKERS = 2
 

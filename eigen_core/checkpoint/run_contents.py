@@ -417,7 +417,7 @@ class RunContents:
         """
         if keep_last < 1:
             raise ValueError(f"keep_last is {keep_last}, but must be at least 1: the newest generation always stays")
-        # Blobs are listed first: of a generation that is completed just now, the manifest is found, or no blobs are.
+        # Blobs are listed before manifests: a generation that is completed in between has a manifest that keeps it.
         blobs = {self._relative(stored): stored for stored in self.store.objects(self.object_name(BLOBS))}
         listed = {self._relative(stored): stored for stored in self._stored_manifests()}
         read = {name: self._summary(name, stored) for name, stored in listed.items()}
@@ -597,5 +597,5 @@ def list_runs(store: Store) -> list[str]:
 
 def no_such_run(store: Store, name: str) -> InputError:
     runs = list_runs(store)
-    held = f"the store has {', '.join(runs[:20])}{', ...' if len(runs) > 20 else ''}" if runs else "the store has none"
+    held = f"its runs are {', '.join(runs[:20])}{', ...' if len(runs) > 20 else ''}" if runs else "it has no runs"
     return InputError(f"There is no run '{name}' in {store.url}: {held}.")

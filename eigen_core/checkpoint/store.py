@@ -52,7 +52,7 @@ _PREFIX_PART = re.compile(r"(?!\.)[A-Za-z0-9._=+-]{1,200}")
 
 
 class StoreUnavailableError(Exception):
-    """The store gave no answer, or a wrong one, after all retries; a later attempt may succeed."""
+    """The store gave no answer, or a wrong one, after all retries. It may work later."""
 
 
 class MissingObjectError(Exception):
@@ -74,7 +74,7 @@ class Store(Protocol):
     All methods raise:
         InputError: the store cannot be used as it is and waiting will not help: no credentials, no permission, no such
             bucket, no space. The message says what to do.
-        StoreUnavailableError: the store does not answer correctly; a later attempt may succeed.
+        StoreUnavailableError: the store gave no right answer; a later attempt may succeed.
         ValueError: a name is not one that `checked_name` accepts.
 
     Methods may be called from any thread.
@@ -277,7 +277,7 @@ class LocalStore(Store):
                     raise
                 raise MissingObjectError(f"{self.folder} has no {name}") from error
         if len(content) > limit:
-            raise StoreUnavailableError(f"{name} in {self.folder} is longer than {limit:,} bytes, its limit")
+            raise StoreUnavailableError(f"{name} in {self.folder} is longer than {limit:,} bytes, the limit")
         return content
 
     def stat(self, name: str) -> StoredObject | None:

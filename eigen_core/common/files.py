@@ -24,7 +24,7 @@ _OPEN_PAUSE_SECONDS = 0.01
 _NOT_A_FOLDER = "a file is in the place of a folder. Move it away or {instead}"
 _FORBIDDEN = "permission is denied. Change the permissions or {instead}"
 FREE_SPACE = "Free some"
-"""First words of the advice in each message about a full disk; callers recognise such messages by them."""
+"""First words of the advice in messages about a full disk, which callers recognise by them."""
 _FULL = f"there is no space left. {FREE_SPACE} or {{instead}}"
 _CANNOT_LOCK = "its file system cannot lock files. Choose a folder on a local disk"
 _REASONS = {

@@ -520,7 +520,7 @@ class Arithmetic(Record):
     instructions: _Words
     """Instructions that torch's own kernels use (AVX2, AVX512); for a GPU, its compute capability."""
     blas: _Words
-    """Library that computes matrix products, for MKL with its mode (MKL AUTO,STRICT)."""
+    """Library of matrix products, for MKL with its mode (MKL AUTO,STRICT)."""
     torch: _Words
     """Version of torch."""
 

@@ -165,7 +165,7 @@ def test_a_missing_run_is_refused(config: Config) -> None:
         lambda: export_champion(store, "nope", Path("champion.safetensors")),
     ]
     for action in actions:
-        with pytest.raises(InputError, match=r"There is no run 'nope' in .*: the store has run\."):
+        with pytest.raises(InputError, match=r"There is no run 'nope' in .*: its runs are run\."):
             action()
     assert not Path("champion.safetensors").exists()
 

@@ -151,14 +151,14 @@ def test_a_run_is_not_made_twice(tmp_path: Path) -> None:
 
 
 def test_a_run_that_is_not_there_is_said_with_those_that_are(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no run 'gone' in .*: the store has none"):
+    with pytest.raises(InputError, match=r"no run 'gone' in .*: it has no runs"):
         RunDirectory.open(tmp_path / "nowhere", "gone")
     new_run(tmp_path, "one")
     new_run(tmp_path, "two")
     (tmp_path / "not-a-run").mkdir()
     (tmp_path / ".hidden").mkdir()
     assert list_runs(LocalStore(tmp_path)) == ["one", "two"]
-    with pytest.raises(InputError, match=r"no run 'gone' in .*: the store has one, two\."):
+    with pytest.raises(InputError, match=r"no run 'gone' in .*: its runs are one, two\."):
         RunDirectory.open(tmp_path, "gone")
     assert list_runs(LocalStore(tmp_path / "nowhere")) == []
     with pytest.raises(InputError, match="a file is in the place"):

@@ -135,7 +135,7 @@ def test_the_store_is_the_option_else_the_environments_else_runs(
     assert document("verify", "run")["whole"]
     monkeypatch.setenv("EIGEN_STORE", str(tmp_path / "named"))
     assert document("verify", "first")["whole"]
-    assert "the store has first" in refused("verify", "run")
+    assert "its runs are first" in refused("verify", "run")
     assert document("verify", "second", "--store", str(tmp_path / "given"))["whole"]
     assert [row["run"] for row in document("clean")] == ["first"]
 
