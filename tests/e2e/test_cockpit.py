@@ -72,7 +72,7 @@ def test_the_form_explains_all_settings_and_leaves_a_preset_its_own(operated: Op
     (deployment,) = operated.ask("deployments/filter", deployments={"name": {"any_": ["gpu"]}})
     page = f"{operated.pages}/deployments/deployment/{deployment['id']}/run"
     pages.open(page, "Generations to train.", "Days on which the champion is chosen")
-    pages.wait_for("Name of the run", "Continue a run that exists")
+    pages.wait_for("Name of the run", "Continue a run, which must exist")
     pages.keep("form")
     preset = Select(pages.fields("select")[0])
     assert [option.text for option in preset.options] == list(PRESET_NAMES)
@@ -92,7 +92,7 @@ def test_the_form_explains_all_settings_and_leaves_a_preset_its_own(operated: Op
         tries = 1
         try:
             while (seen := submit()) != tab and tries < 5:
-                pages.open(page, "Generations to train.", "Continue a run that exists")
+                pages.open(page, "Generations to train.", "Continue a run, which must exist")
                 tries += 1
         finally:
             # More than one where an earlier try was taken although it was answered with an error.
