@@ -59,8 +59,7 @@ class WorkerAgents:
     def answer(self, method: str, generation: int, *arguments: Any) -> Any:  # noqa: ANN401 - of any method
         """Call another method; return its result, or its error as `RemoteError`.
 
-        Phases run under this worker's memory guard (`MemoryGuardError`), and end once the leading process releases the
-        worker.
+        Phases run under this worker's memory guard, and end once the leading process releases the worker.
         """
         try:
             if method not in _PHASES:
