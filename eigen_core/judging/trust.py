@@ -222,7 +222,7 @@ class TrustTrials:
 
 
 def with_trial_settings(given: Sequence[str]) -> list[str]:
-    """Return settings as `key=value`, completed by `TRIAL_SETTINGS`."""
+    """Return the settings of `given` (`key=value`), then those of `TRIAL_SETTINGS` whose keys it does not set."""
     keys = {assignment.partition("=")[0].strip() for assignment in given}
     return [*given, *(f"{key}={json.dumps(value)}" for key, value in TRIAL_SETTINGS.items() if key not in keys)]
 

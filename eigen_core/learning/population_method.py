@@ -72,7 +72,7 @@ def method_settings(config: Config, kind: type[M]) -> M:
 
 
 class NewAgents(Protocol):
-    """The type of `Learner.new_agents`."""
+    """A function that makes new agents with given weights: `Learner.new_agents`."""
 
     def __call__(self, weights: Tensor, teacher: Population | None = None) -> Population: ...
 

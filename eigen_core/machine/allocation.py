@@ -177,9 +177,9 @@ Values = Tensor | NDArray[Any]
 
 
 def tensors_of(owner: object) -> dict[int, Values]:
-    """Return the tensors and arrays that an object holds, by address; of several views of a memory the largest.
+    """Return the tensors and arrays that an object holds, by address; if several share memory, only the largest.
 
-    Follows containers and the attributes of objects of Eigen.
+    Follows containers, and the attributes of Eigen's own objects.
     """
     found: dict[int, Values] = {}
     seen: set[int] = set()

@@ -162,7 +162,7 @@ class Usage:
 
     Attributes:
         own, children: resident memory of this process, and of its descendants without pages shared with it.
-        counted: memory that counts against each limit, in the order of the limits.
+        counted: memory that counts against each limit of this machine, in the order of `host_limits`.
     """
 
     own: int

@@ -260,7 +260,7 @@ class PanelFeatures:
             raise InputError(f"Several features are called '{repeated[0]}': rename the column or the function.")
 
     def of_column(self, column: int) -> Series:
-        """Return the features of one column, float64 `[days, features]`, NaN if unknown and on days without a price."""
+        """Return the features of one symbol, float64 `[days, features]`, NaN if unknown and on days without a price."""
         bars, prices = self.bars(column), self.prices
         of_set = column_features(bars, self.market.features, prices.has_range, prices.has_volume)
         priced = ~np.isnan(bars.close)
@@ -279,7 +279,8 @@ class PanelFeatures:
             if set(values) != set(function.names):
                 raise InputError(
                     f"The feature function '{function.name}' returned {', '.join(values)} for {symbol}, but "
-                    f"{', '.join(function.names)} for a random walk: return the same names for all prices."
+                    f"{', '.join(function.names)} when Eigen tried it on a random walk: return the same names for all "
+                    "prices."
                 )
             for name in function.names:
                 features[name] = np.full(len(self.prices.days), np.nan)

@@ -518,7 +518,7 @@ def _marks(content: bytes, start: int, separator: str, market: MarketConfig) -> 
     if is_written(",", ".", sure=False) or (separator != "," and is_written(".", ",", sure=False)):
         raise LayoutError(
             " has numbers like 1.234 or 1,234, and no other number says whether this is less than 2 or more than "
-            "1,000: add `--set market.decimal=.` or `--set market.decimal=,`."
+            "1,000: say which is the decimal mark, `--set market.decimal=.` or `--set market.decimal=,`."
         )
     return ".", None
 

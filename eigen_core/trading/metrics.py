@@ -137,7 +137,7 @@ def _against(
         return None, None, None
     if not np.array_equal(curve.dates, benchmark.dates):
         raise ValueError(
-            f"The benchmark ({len(benchmark.dates)} days) and the account ({len(curve.dates)}) must have equal dates."
+            f"The benchmark ({len(benchmark.dates)} days) and the account ({len(curve.dates)}) need the same dates."
         )
     returns, market = curve.returns, benchmark.returns
     difference = returns - market

@@ -206,9 +206,10 @@ def resolve_orders(prices: Prices, trading: TradingConfig, days: Tensor, assets:
 
 @cache
 def _days_held(holding: int, columns: int, dimensions: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the days after a decision, the offsets of their prices in the flat `[days, assets]`, and the days left.
+    """Return for each day of a holding time: its number after the decision, the offset of its prices, the days left.
 
-    Each is `[holding, 1, ...]` with `dimensions` ones. The last has the smallest integer type, which is the fastest.
+    Numbers begin with 1; offsets are from the decision's day in the flat `[days, assets]`. Each is `[holding, 1, ...]`
+    with `dimensions` ones. Days left have the smallest integer type that holds them, which is the fastest.
     """
     offsets = torch.arange(1, holding + 1, device=device).view(-1, *[1] * dimensions)
     small = torch.uint8 if holding < torch.iinfo(torch.uint8).max else torch.int32

@@ -406,8 +406,8 @@ def require_trusted_task(task: str, subject: str, named: Sequence[str | None]) -
         return
     text = task if task.isprintable() and len(task) <= _LONGEST_TASK else quoted(task)
     raise InputError(
-        f"{subject} {text}, which imports a module, and neither a store nor a flow run's parameters choose what is "
-        f"imported here. If you trust that module, name the task again: --set task={text}, or set the "
+        f"{subject} {text}, which imports a module, and neither a store nor a flow run's parameters may choose "
+        f"what is imported here. If you trust that module, name the task again: --set task={text}, or set the "
         f"environment variable {TASK_VARIABLE}={text}."
     )
 

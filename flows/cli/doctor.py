@@ -257,7 +257,11 @@ class Doctor:
         if lost:
             status: Status = "failed" if len(lost) == len(workers) else "warning"
             found = f"{found}; {len(lost)} cannot be reached from here: {', '.join(lost[:3])}"
-            return status, found, "Open their ports to this machine: `dask worker --worker-port` sets them."
+            return (
+                status,
+                found,
+                "Open their ports to this machine: the option --worker-port of `dask worker` sets them.",
+            )
         return "ok", f"{found}, and all can be reached", ""
 
     @property

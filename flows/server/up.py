@@ -176,7 +176,7 @@ def bring_down(
     components: Collection[Component] = COMPONENTS,
     before_server: Callable[[], None] = lambda: None,
 ) -> DownResult:
-    """Stop components that `bring_up` has started here; first trainings, which are killed after `grace_seconds`.
+    """Stop trainings, which are killed after `grace_seconds`, then those of `components` that `bring_up` started here.
 
     `before_server` is called after the worker has ended, before the server is stopped.
     """

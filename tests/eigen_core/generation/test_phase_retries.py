@@ -81,7 +81,7 @@ PLACES: dict[str, tuple[Phase, tuple[object, str] | None]] = {
     "evaluate, encoder": (evaluate, (TcnEncoder, "encode_block")),
     "evaluate, actor": (evaluate, (AgentNetwork, "policy")),
     "evaluate, noise": (evaluate, (phases, "keyed_generator")),
-    "evaluate, fitness": (evaluate, (phases, "mean_of_lowest")),
+    "evaluate, fitness": (evaluate, (phases, "fitness_and_scores")),
     "evaluate, statistics": (evaluate, (MarketTask, "statistics")),
     "evaluate, champion": (evaluate, (phases, "_champion_after")),
     "evaluate, append": (evaluate, (Replay, "append")),

@@ -118,7 +118,7 @@ def test_what_cannot_be_played_is_refused_with_a_sentence(store: str, given: dic
 
 def test_the_holdout_of_an_unfinished_run_is_looked_at_only_on_request(tmp_path: Path) -> None:
     trained(tmp_path, of=2)
-    with pytest.raises(InputError, match=r"has 1 of 2 generations\. Results on its holdout"):
+    with pytest.raises(InputError, match=r"has 1 of 2 generations\. .*--slice holdout"):
         played(str(tmp_path))
     assert played(str(tmp_path), span="holdout").span == "holdout"
 

@@ -66,10 +66,10 @@ QUICKLY_REFUSED: dict[str, tuple[list[str], str]] = {
     ),
     "plan a panel and none": (["plan", "--columns", "8", "--days", "370", "--data", "prices.csv"], "give one of them"),
     "plan too few days": (["plan", "--columns", "8", "--days", "300"], "the panel has 300"),
-    "walk on workers that compute agents": (["walk", "mine", *ON_BUSY_WORKERS], "wait for a thread"),
+    "walk on workers that compute agents": (["walk", "mine", *ON_BUSY_WORKERS], "wait for a worker's thread"),
     "sweep on workers that compute agents": (
         ["sweep", "mine", "--vary", "learner.gamma=0.9:0.99", *ON_BUSY_WORKERS],
-        "wait for a thread",
+        "wait for a worker's thread",
     ),
 }
 
