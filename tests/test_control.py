@@ -1,4 +1,4 @@
-"""The benchmark of control: it resumes, and the marks in the docs are reached."""
+"""The benchmark of control: it resumes, the marks in the docs are reached, evolution helps."""
 
 import re
 import subprocess
@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from benchmarks.control import MARKS, Reached, curve
+from benchmarks.sparse_pendulum import SparsePendulum
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
 
@@ -49,3 +50,31 @@ def test_a_mark_is_reached(command: str, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "benchmarks.control", *arguments], cwd=ROOT, check=True)
     (reached,) = tmp_path.glob("*/*/seed1/reached.csv")
     assert pd.read_csv(reached)["champion"].iloc[-1] >= MARKS[environment]
+
+
+EVOLUTION = (
+    "exploration.decay=1",
+    "evaluation.validation_slices=1",
+    "evaluation.validation_lowest=1",
+    "population.size=11",
+    "evolution.method=erl",
+    "evolution.elite_share=0.2",
+    "evolution.mutation_std=0.3",
+    "evolution.mutation_std_limit=0.3",
+    "evolution.mutation_growth=1",
+)
+
+
+def champions(gradient_steps: int, out: Path) -> list[float]:
+    given = [*EVOLUTION, f"learner.gradient_steps={gradient_steps}"]
+    command = [sys.executable, "-m", "benchmarks.control", f"{SparsePendulum.__module__}:SparsePendulum-v0"]
+    command += ["--preset", "pendulum", "--steps", "240000", "--seeds", "2", "--name", "run", "--out", str(out)]
+    subprocess.run([*command, *(part for one in given for part in ("--set", one))], check=True, cwd=ROOT)
+    return [pd.read_csv(path)["champion"].iloc[-1] for path in sorted(out.glob("*/run/seed*/reached.csv"))]
+
+
+@pytest.mark.slow
+def test_erl_learns_what_evolution_alone_does_not(tmp_path: Path) -> None:
+    alone, both = champions(0, tmp_path / "alone"), champions(300, tmp_path / "both")
+    assert len(alone) == len(both) == 2
+    assert sum(both) > sum(alone)
