@@ -336,7 +336,7 @@ class _Plots:
             self._drawing.begin(state.history, state.telemetry, state.learner.curves)
 
     def keep_if_drawn(self) -> None:
-        if self._drawing is not None and self._drawing.is_done():
+        if self._drawing is not None and self._generation is not None and self._drawing.is_done():
             self.keep()
 
     def keep(self) -> None:

@@ -13,7 +13,7 @@ from flows.server.deployments import SILENT_SECONDS
 
 pytestmark = pytest.mark.thorough
 
-_MANY_STEPS = 5_000
+_MANY_STEPS = 10_000
 _ENOUGH = 1_000
 
 
