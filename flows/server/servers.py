@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPException
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from eigen_core.common.errors import InputError
@@ -24,9 +23,6 @@ from flows.server.prefect_internals import known_revisions
 from flows.server.prefect_settings import HOST, api_at, client_environment, server_environment
 from flows.server.request_guard import refuse_foreign_pages
 from flows.server.state_directory import StateDirectory
-
-if TYPE_CHECKING:
-    pass
 
 _SQLITE = re.compile(r"sqlite(?:\+\w+)?:///(?P<path>/[^?]+)")
 _ADVICE = "move it away or set PREFECT_HOME to another folder. It only holds Prefect's history: no run needs it."
