@@ -92,7 +92,7 @@ class _StableBaselines:
             "device": "cpu",
         }
         if isinstance(learner, PpoConfig):
-            settings |= {"n_steps": opened.facts.episode_steps, "n_epochs": learner.epochs}
+            settings |= {"n_steps": opened.spec.episode_steps, "n_epochs": learner.epochs}
         else:
             tau = learner_settings(config, OffPolicyConfig).tau
             settings |= {"learning_starts": 0, "buffer_size": config.replay.capacity, "tau": tau}
@@ -101,7 +101,7 @@ class _StableBaselines:
             settings |= {"action_noise": NormalActionNoise(np.zeros_like(deviation), deviation), "train_freq": 1}
         kind: Any = {"td3": TD3, "sac": SAC, "ppo": PPO}[learner.algorithm]
         self._models = [kind("MlpPolicy", opened.make(), **settings) for _ in range(_AGENTS)]
-        self._steps = opened.facts.episode_steps
+        self._steps = opened.spec.episode_steps
         self._train = [model.train for model in self._models]
 
     def round(self, watch: Stopwatch) -> None:

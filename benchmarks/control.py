@@ -34,7 +34,7 @@ from eigen_core.generation import (
     start_training,
     train,
 )
-from eigen_core.learning.champion import spread_starts
+from eigen_core.learning.fitness import spread_starts
 from eigen_core.task import open_data
 
 _RUNS = Path("runs/control")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.overhead import launch, server_and_worker
 from benchmarks.results import Section, publish, require_idle
-from eigen_core.training.journals import Goodput
+from eigen_core.runs.journals import Goodput
 
 _RUN = "goodput"
 _RECOVERY_SECONDS = 600.0

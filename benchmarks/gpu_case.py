@@ -19,7 +19,7 @@ from eigen_core.generation import TrainingState, evaluate, evolve, start_trainin
 from eigen_core.generation.executor import LocalExecutor
 from eigen_core.learning.interface import learner_settings
 from eigen_core.networks.population import agent_groups
-from eigen_core.task.panel import PanelFacts, random_panel
+from eigen_core.task.panel import PanelDimensions, random_panel
 
 DAYS, COLUMNS = 3_700, 669
 _ASSETS, _FEATURES = 108, 9
@@ -119,7 +119,7 @@ def measured(device: torch.device, case: Case, small: bool) -> Measured:
     """
     config = _config(device, case, small=small)
     days, columns = (_SMALL_DAYS, _SMALL_COLUMNS) if small else (DAYS, COLUMNS)
-    panel = random_panel(config.market, PanelFacts(days, columns, min(columns, _ASSETS), _FEATURES))
+    panel = random_panel(config.market, PanelDimensions(days, columns, min(columns, _ASSETS), _FEATURES))
     state = start_training(config, panel)
     torch.use_deterministic_algorithms(case.deterministic)
     for phase in PHASES.values():

@@ -14,7 +14,7 @@ from eigen_core.common.records import Excess
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
 from eigen_core.learning import learner_class
-from eigen_core.learning.champion import spread_starts
+from eigen_core.learning.fitness import spread_starts
 from eigen_core.market import Panel
 from eigen_core.market.build import panel_of_clean_prices, read_market
 from eigen_core.market.panel import episode_starts

@@ -15,7 +15,7 @@ from eigen_core.checkpoint.store import open_store
 from eigen_core.config.loading import config_from_values
 from eigen_core.generation import evaluate, evolve, restore, snapshot, snapshot_form, start_training, train
 from eigen_core.market import build_panel
-from eigen_core.training.runs import Run
+from eigen_core.runs.handle import Run
 
 # Imported before processes are forked: it takes as long as their training.
 assert gcs

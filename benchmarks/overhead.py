@@ -22,7 +22,7 @@ from eigen_core.common.process import default_cache_root
 from eigen_core.config.loading import load_config
 from eigen_core.machine import tune_allocator
 from eigen_core.run import train_run
-from eigen_core.training.runs import status_of
+from eigen_core.runs.handle import status_of
 from flows.server.prefect_settings import flow_environment
 
 _GENERATIONS = 11

@@ -16,7 +16,7 @@ from eigen_core.config.loading import load_config
 from eigen_core.generation import evaluate, evolve, snapshot, start_training, train
 from eigen_core.machine import release_free_memory
 from eigen_core.market import build_panel
-from eigen_core.training.runs import Run
+from eigen_core.runs.handle import Run
 
 _GENERATIONS, _WARM_UP = 9, 1
 _TURNS = 2

@@ -13,7 +13,7 @@ from benchmarks.learning.trial import run_trial, trial_config
 from benchmarks.results import Section
 from eigen_core.config.loading import load_config
 from eigen_core.generation import evaluate, evolve, start_training, train
-from eigen_core.learning.champion import spread_starts
+from eigen_core.learning.fitness import spread_starts
 from eigen_core.task import open_data
 
 _METHODS: Mapping[str, Sequence[str]] = {

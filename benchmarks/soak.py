@@ -42,9 +42,9 @@ from eigen_core.generation import TrainingState
 from eigen_core.machine import release_free_memory
 from eigen_core.networks.population import Population
 from eigen_core.reporting.style import BLUE, INK, figure_file, generation_axis, value_axis
+from eigen_core.runs.listener import Listener, observed_by
 from eigen_core.task.market import MarketTask
 from eigen_core.trading import TradingEnvironment
-from eigen_core.training.listener import Listener, observed_by
 from flows.server.prefect_settings import prepare_environment
 
 LIMIT_MB = 1.0

@@ -19,7 +19,7 @@ from benchmarks.kill import CONFIG, settings_of
 from benchmarks.results import Section, publish, require_idle
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.housekeeping import verify_run
-from eigen_core.training.runs import Run, status_of
+from eigen_core.runs.handle import Run, status_of
 
 GRACE_SECONDS = 30.0
 """Prefect kills a process this long after SIGTERM."""

@@ -18,7 +18,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.config.stored import config_from_stored
 from eigen_core.judging.evaluation_log import evaluation_log_damages
-from eigen_core.training.runs import Run, runs_in
+from eigen_core.runs.handle import Run, runs_in
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}

@@ -20,10 +20,10 @@ from eigen_core.machine import (
     host_limits,
     install_report_signal,
 )
-from eigen_core.planning.parts import peaks_of
+from eigen_core.planning.memory_parts import peaks_of
 from eigen_core.planning.run_plan import RunPlan
-from eigen_core.training.journals import write_memory_report
-from eigen_core.training.listener import Listener
+from eigen_core.runs.journals import write_memory_report
+from eigen_core.runs.listener import Listener
 
 logger = logging.getLogger(__name__)
 

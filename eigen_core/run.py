@@ -30,14 +30,14 @@ from eigen_core.machine import MemoryGuard, MemoryGuardError, release_free_memor
 from eigen_core.machine.gpu import visible_gpus
 from eigen_core.machine.performance import computing_threads, profiled
 from eigen_core.memory_watch import MemoryWatch
-from eigen_core.planning.parts import local_worker_count
+from eigen_core.planning.memory_parts import local_worker_count
 from eigen_core.planning.run_plan import require_fit
 from eigen_core.reporting.drawing import Drawing, DrawingError
 from eigen_core.reporting.tables import in_words
+from eigen_core.runs.handle import Run
+from eigen_core.runs.journals import goodput_recorded, remember_own_settings
+from eigen_core.runs.listener import Listener, Training, active_listeners
 from eigen_core.task import TaskData, open_data
-from eigen_core.training.journals import goodput_recorded, remember_own_settings
-from eigen_core.training.listener import Listener, Training, active_listeners
-from eigen_core.training.runs import Run
 
 if TYPE_CHECKING:
     from eigen_core.workers import LocalWorkers
@@ -401,14 +401,14 @@ def computed_by_workers(run: str, state: TrainingState, data: TaskData, local: "
 
 def _guarded(guard: MemoryGuard, phase: str, generation: int, compute: Callable[[], list[str]]) -> None:
     with guard.phase(phase, generation), profiled(phase, generation):
-        facts = compute()
+        details = compute()
     usage = guard.phases[-1]
     seconds = usage.ended - usage.began
     # A fixed number of digits, for scripts that read the log.
-    facts += [f"{seconds:.2f} s" if seconds < _MINUTE else duration(seconds), size(usage.peak_bytes)]
+    details += [f"{seconds:.2f} s" if seconds < _MINUTE else duration(seconds), size(usage.peak_bytes)]
     if usage.device_reserved_peak:
-        facts.append(f"GPU {size(usage.device_reserved_peak)}")
-    logger.info("%s %d: %s", phase, generation, ", ".join(facts))
+        details.append(f"GPU {size(usage.device_reserved_peak)}")
+    logger.info("%s %d: %s", phase, generation, ", ".join(details))
 
 
 def _evaluate(state: TrainingState) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PRODUCT = ("eigen_core", "tasks", "flows")
 JUDGING = {"judging", "reporting", "housekeeping", "memory_watch", "run"}
-"""Parts of `eigen_core` that stand above training."""
+"""Parts of `eigen_core` above `runs`: training imports none of them."""
 MOST_FILES = 20
 
 

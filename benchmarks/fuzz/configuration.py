@@ -20,7 +20,7 @@ from eigen_core.config import PRESET_NAMES, Config
 from eigen_core.config.explain import Setting, flatten, settings, with_variants_of
 from eigen_core.config.loading import config_from_values, load_config
 from eigen_core.config.machine_settings import MACHINE_SETTINGS
-from eigen_core.training.runs import Run
+from eigen_core.runs.handle import Run
 
 _LONGEST_SENTENCE = 600
 _MOST_SECONDS = 60.0

@@ -17,7 +17,7 @@ import torch
 from benchmarks.fuzz.cases import Outcome
 from benchmarks.fuzz.small_run import GENERATIONS, copied, resumed
 from eigen_core.checkpoint.integrity import blob_name, checksummed, json_sha256, manifest_name
-from eigen_core.checkpoint.tensors import tensor_facts
+from eigen_core.checkpoint.tensors import tensor_infos
 
 _VALUES: list[Any] = [None, True, -1, 0, 1, 2.5, 99, 1e30, 10**9, 10**14, 10**20, -0.5, "", "x", "0" * 64, [], {}, [[]]]
 
@@ -151,7 +151,7 @@ def _tensors(run: _Run, generator: np.random.Generator) -> str:
         tensors[name] = changed.contiguous()
     entry = run.entry(f"{stem}.safetensors")
     run.put(entry, safetensors.torch.save(tensors))
-    entry["tensors"] = [facts.model_dump(mode="json") for facts in tensor_facts(stem, tensors)]
+    entry["tensors"] = [facts.model_dump(mode="json") for facts in tensor_infos(stem, tensors)]
     return f"{stem}: {name} {what}"
 
 

@@ -31,7 +31,7 @@ from eigen_core.generation import (
     train,
 )
 from eigen_core.market import Panel
-from eigen_core.training.runs import Run, status_of
+from eigen_core.runs.handle import Run, status_of
 
 RUN = "run"
 GENERATIONS = 3

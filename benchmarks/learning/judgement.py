@@ -17,7 +17,7 @@ from eigen_core.config import Config
 from eigen_core.generation import TrainingState
 from eigen_core.judging.backtest import decide_weights, task_backtest
 from eigen_core.judging.verdicts import Claim, verdict_on
-from eigen_core.learning.champion import spread_starts
+from eigen_core.learning.fitness import spread_starts
 from eigen_core.networks import AgentNetwork, portfolio_actions
 from eigen_core.trading import EpisodeSummary, Prices, TradingEnvironment, trade_whole_episodes
 from eigen_core.trading.portfolio import Rebalancing, smooth_scores, target_weights

@@ -47,8 +47,8 @@ class ExportedChampion(NamedTuple):
     """float32 `[parameters]`."""
     config: dict[str, JsonValue]
     """The configuration of its training, with settings named as in this version of Eigen."""
-    facts: dict[str, JsonValue]
-    """`layout` (name and shape of each network parameter, in the order of `weights`), and the task's facts, for trading
+    metadata: dict[str, JsonValue]
+    """`layout` (name and shape of each network parameter, in the order of `weights`), and `Task.metadata`, for trading
     `symbols`, `features` and `panel`."""
 
 
@@ -77,11 +77,11 @@ def write_champion(contents: RunContents, path: Path) -> Manifest:
 
 def _write(contents: RunContents, path: Path, manifest: Manifest) -> None:
     try:
-        facts = contents.document(manifest, CHAMPION)
+        description = contents.document(manifest, CHAMPION)
         weights = stored_weights(contents, manifest, CHAMPION)
     except KeyError as error:
         raise InputError(f"Generation {manifest.generation} of run '{contents.name}' holds no champion.") from error
-    if not isinstance(facts, dict):
+    if not isinstance(description, dict):
         entry = manifest.entry(f"{CHAMPION}.json")
         with reading_part(manifest, entry.name, blob_name(entry.sha256)):
             raise DamagedFileError("does not describe a champion")
@@ -93,7 +93,7 @@ def _write(contents: RunContents, path: Path, manifest: Manifest) -> None:
         "run": contents.name,
         "generation": str(manifest.generation),
         "config": _TEXT.sub(lambda text: f'"{without_credentials(text[1])}"', config),
-        "facts": canonical_json(facts).decode("ascii"),
+        "facts": canonical_json(description).decode("ascii"),
     }
     with explained("write", path), replacing(path) as target:
         target.write(safetensors.torch.save({"weights": weights}, metadata))
@@ -130,14 +130,14 @@ def read_champion(path: Path) -> ExportedChampion:
         except SafetensorError as error:
             raise InputError(foreign) from error
     try:
-        config, facts = json.loads(metadata["config"]), json.loads(metadata["facts"])
+        config, description = json.loads(metadata["config"]), json.loads(metadata["facts"])
     except (KeyError, ValueError, RecursionError) as error:
         raise InputError(foreign) from error
-    if metadata.get("format") != _FORMAT or not isinstance(config, dict) or not isinstance(facts, dict):
+    if metadata.get("format") != _FORMAT or not isinstance(config, dict) or not isinstance(description, dict):
         raise InputError(foreign)
     if metadata.get("format_version") != _FORMAT_VERSION:
         raise InputError(f"{path} was written by a newer version of Eigen: upgrade Eigen.")
     try:
-        return ExportedChampion(weights, current_values(config), facts)
+        return ExportedChampion(weights, current_values(config), description)
     except InputError as error:
         raise InputError(f"The configuration in {path} cannot be used. {error}") from error

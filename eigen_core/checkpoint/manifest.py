@@ -51,7 +51,7 @@ class Versions(_Entry):
     python: str
 
 
-class TensorFacts(_Entry):
+class TensorInfo(_Entry):
     """Name, type and shape of a tensor."""
 
     name: str
@@ -72,7 +72,7 @@ class FileEntry(_Entry):
     """Size (bytes)."""
     sha256: Sha256
     """SHA-256 of the content; equal tensors or documents have equal hashes."""
-    tensors: tuple[TensorFacts, ...] | None
+    tensors: tuple[TensorInfo, ...] | None
     """Tensors of a safetensors file, sorted by name; null for JSON."""
 
     @model_validator(mode="after")
@@ -116,7 +116,7 @@ class RingEntry(_Entry):
     """Number of rows that it holds, the newest ones."""
     written: Natural
     """Number of rows ever appended."""
-    columns: tuple[TensorFacts, ...]
+    columns: tuple[TensorInfo, ...]
     """Columns, sorted by name; a shape is that of one row."""
     shards: tuple[ShardEntry, ...]
     """In the order of their rows, without gaps, up to `written`; the first may begin before the oldest row held."""

@@ -39,8 +39,8 @@ from eigen_core.checkpoint.integrity import (
     canonical_json,
     write_blob,
 )
-from eigen_core.checkpoint.manifest import STEM, Manifest, RingEntry, ShardEntry, TensorFacts, reading_part
-from eigen_core.checkpoint.tensors import TORCH_TYPES, tensor_bytes, tensor_facts
+from eigen_core.checkpoint.manifest import STEM, Manifest, RingEntry, ShardEntry, TensorInfo, reading_part
+from eigen_core.checkpoint.tensors import TORCH_TYPES, tensor_bytes, tensor_infos
 from eigen_core.common.files import open_regular_file
 from eigen_core.machine import lazy_zeros
 
@@ -105,9 +105,9 @@ def slot_ranges(capacity: int, first: int, stop: int, most: int | None = None) -
         first += count
 
 
-def ring_columns(ring: Ring) -> tuple[TensorFacts, ...]:
+def ring_columns(ring: Ring) -> tuple[TensorInfo, ...]:
     """Return name, type and shape of a row of each column, sorted by name; `ValueError` if a type cannot be stored."""
-    return tensor_facts("the ring", {name: column[0] for name, column in ring.columns.items()})
+    return tensor_infos("the ring", {name: column[0] for name, column in ring.columns.items()})
 
 
 def _plan_shards(
@@ -187,7 +187,7 @@ class _Header:
     first: int
     count: int
     block: int
-    columns: tuple[TensorFacts, ...]
+    columns: tuple[TensorInfo, ...]
 
     def encoded(self) -> bytes:
         columns: list[JsonValue] = [column.model_dump(mode="json") for column in self.columns]

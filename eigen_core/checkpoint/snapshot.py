@@ -27,11 +27,11 @@ from eigen_core.checkpoint.manifest import (
     FileEntry,
     Manifest,
     RingEntry,
-    TensorFacts,
+    TensorInfo,
     reading_part,
 )
 from eigen_core.checkpoint.replay_shards import Ring, read_ring, ring_columns
-from eigen_core.checkpoint.tensors import read_tensors, tensor_facts, write_tensors
+from eigen_core.checkpoint.tensors import read_tensors, tensor_infos, write_tensors
 from eigen_core.common.records import Arithmetic
 
 
@@ -90,9 +90,9 @@ class SnapshotForm:
     `generation_rows` contains the possible numbers of rows that one generation appends to it.
     """
 
-    files: Mapping[str, tuple[TensorFacts, ...] | None]
+    files: Mapping[str, tuple[TensorInfo, ...] | None]
     capacity: int
-    columns: tuple[TensorFacts, ...]
+    columns: tuple[TensorInfo, ...]
     generation_rows: range
 
     @classmethod
@@ -104,7 +104,7 @@ class SnapshotForm:
         generation_rows: range,
     ) -> Self:
         """Return the form of snapshots with tensors, documents and a ring of these names, types and shapes."""
-        held = {f"{stem}.safetensors": tensor_facts(stem, named) for stem, named in tensors.items()}
+        held = {f"{stem}.safetensors": tensor_infos(stem, named) for stem, named in tensors.items()}
         texts = dict.fromkeys(f"{stem}.json" for stem in documents)
         return cls({**held, **texts}, ring.capacity, ring_columns(ring), generation_rows)
 
@@ -141,7 +141,7 @@ class SnapshotForm:
                 yield "replay", f"counts {ring.written:,} appended rows instead of {wanted}"
 
 
-def _difference(found: Collection[TensorFacts], wanted: Collection[TensorFacts]) -> str | None:
+def _difference(found: Collection[TensorInfo], wanted: Collection[TensorInfo]) -> str | None:
     there = {tensor.name: tensor for tensor in found}
     expected = {tensor.name: tensor for tensor in wanted}
     for name in sorted(there.keys() | expected.keys()):
@@ -150,16 +150,16 @@ def _difference(found: Collection[TensorFacts], wanted: Collection[TensorFacts])
     return None if len(found) == len(there) else "lists a tensor twice"
 
 
-def _in_words(tensor: TensorFacts | None) -> str:
+def _in_words(tensor: TensorInfo | None) -> str:
     return "none" if tensor is None else f"{tensor.dtype} {list(tensor.shape)}"
 
 
 def write_files(snapshot: Snapshot, run: Path) -> list[FileEntry]:
     """Write a snapshot's tensors and documents as blobs; if one cannot be stored, write none and raise `ValueError`."""
-    facts = {stem: tensor_facts(f"{stem}.safetensors", held) for stem, held in sorted(snapshot.tensors.items())}
+    infos = {stem: tensor_infos(f"{stem}.safetensors", held) for stem, held in sorted(snapshot.tensors.items())}
     texts = {stem: document_bytes(f"{stem}.json", held) for stem, held in sorted(snapshot.documents.items())}
     entries = []
-    for stem, tensors in facts.items():
+    for stem, tensors in infos.items():
         held = snapshot.tensors[stem]
         sha256, size = write_blob(run, partial(write_tensors, tensors=held))
         entries.append(FileEntry(name=f"{stem}.safetensors", bytes=size, sha256=sha256, tensors=tensors))

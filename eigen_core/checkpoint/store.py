@@ -31,11 +31,11 @@ Progress = Callable[[int], None]
 
 ANOTHER_STORE = "choose another store, or another checkpoint.local if the run is kept in a bucket"
 """Advice in errors about a folder of runs."""
-LOOKS = "looks/"
+EVALUATION_LOG = "looks/"
 """Folder of a store with the evaluation log."""
-LOOKS_CHAIN = "looks-chain/"
+EVALUATION_CHAIN = "looks-chain/"
 """Folder of a store with the hash chain that reveals changes of the evaluation log."""
-LEDGER_HEAD = "ledger.json"
+CHAIN_HEAD = "ledger.json"
 """Object of a store with the number and the SHA-256 of the newest entry of the hash chain."""
 WALKS = "walks/"
 """Folder of a store with the definitions and results of walk-forward evaluations (`eigen walk`)."""
@@ -201,8 +201,8 @@ def is_hidden(name: str) -> bool:
 
 def check_run_name(name: str) -> str:
     """Return the name of a run; `InputError` if it cannot be one, or the store uses it for something else."""
-    if name == LEDGER_HEAD or f"{name}/" in (LOOKS, LOOKS_CHAIN, WALKS):
-        kind = "file" if name == LEDGER_HEAD else "folder"
+    if name == CHAIN_HEAD or f"{name}/" in (EVALUATION_LOG, EVALUATION_CHAIN, WALKS):
+        kind = "file" if name == CHAIN_HEAD else "folder"
         raise InputError(f"A run cannot be named {name!r}: the store has a {kind} of that name. Choose another.")
     if not _RUN_NAME.fullmatch(name):
         raise InputError(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, TensorSpec, safe_open, serialize_file
 
 from eigen_core.checkpoint.integrity import DamagedFileError, json_sha256
-from eigen_core.checkpoint.manifest import DataType, TensorFacts
+from eigen_core.checkpoint.manifest import DataType, TensorInfo
 
 DATA_TYPES: dict[torch.dtype, DataType] = {
     torch.float64: "F64",
@@ -46,13 +46,13 @@ def tensors_sha256(tensors: Mapping[str, torch.Tensor]) -> str:
     )
 
 
-def tensor_facts(file: str, tensors: Mapping[str, torch.Tensor]) -> tuple[TensorFacts, ...]:
+def tensor_infos(file: str, tensors: Mapping[str, torch.Tensor]) -> tuple[TensorInfo, ...]:
     """Return name, type and shape of tensors for `file`, sorted by name; `ValueError` if a type cannot be stored."""
     for name, tensor in tensors.items():
         if tensor.dtype not in DATA_TYPES:
             raise ValueError(f"tensor '{name}' for {file} is of type {tensor.dtype}, which cannot be stored")
     return tuple(
-        TensorFacts(name=name, dtype=DATA_TYPES[tensor.dtype], shape=tuple(tensor.shape))
+        TensorInfo(name=name, dtype=DATA_TYPES[tensor.dtype], shape=tuple(tensor.shape))
         for name, tensor in sorted(tensors.items())
     )
 
@@ -78,7 +78,7 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
         raise OSError(int(number[1]) if number else errno.EIO, str(error)) from error
 
 
-def read_tensors(path: Path, expected: tuple[TensorFacts, ...]) -> dict[str, torch.Tensor]:
+def read_tensors(path: Path, expected: tuple[TensorInfo, ...]) -> dict[str, torch.Tensor]:
     """Read the tensors of a file into CPU memory (not mapped); `DamagedFileError` if they are not as expected."""
     try:
         with safe_open(path, framework="pt", device="cpu", backend="pread") as file:
@@ -86,7 +86,7 @@ def read_tensors(path: Path, expected: tuple[TensorFacts, ...]) -> dict[str, tor
     except SafetensorError as error:
         raise DamagedFileError("is not a safetensors file") from error
     if {name: (DATA_TYPES.get(tensor.dtype), tuple(tensor.shape)) for name, tensor in tensors.items()} != {
-        facts.name: (facts.dtype, facts.shape) for facts in expected
+        info.name: (info.dtype, info.shape) for info in expected
     }:
         raise DamagedFileError("does not hold the tensors that the manifest lists")
     return tensors

@@ -373,14 +373,14 @@ class Uploader:
         self._blobs = {name: length for name, length in self._blobs.items() if listed.get(name) == length}
         for name, length in manifest.blobs.items():
             if name not in self._blobs:
-                self._write_blob(name, length, is_listed=listed.get(name) == length)
+                self._upload_blob(name, length, is_listed=listed.get(name) == length)
                 self._blobs = {**self._blobs, name: length}
         self._moved(0)
         self._lease.announce(manifest.name)
-        self._write_manifest(manifest)
+        self._upload_manifest(manifest)
         self._lease.conclude(manifest.name)
 
-    def _write_blob(self, name: str, length: int, *, is_listed: bool) -> None:
+    def _upload_blob(self, name: str, length: int, *, is_listed: bool) -> None:
         path = self._directory.path / name
         # A blob that is damaged on this machine must not replace one that may be whole in the store.
         try:
@@ -391,7 +391,7 @@ class Uploader:
         if not (is_listed and self._store.holds(target, path)):
             self._store.put_file(target, path, self._moved)
 
-    def _write_manifest(self, manifest: Manifest) -> None:
+    def _upload_manifest(self, manifest: Manifest) -> None:
         name, content = self._target.object_name(manifest.name), manifest_bytes(manifest)
         if self._store.create(name, content):
             return

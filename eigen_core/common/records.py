@@ -446,7 +446,7 @@ def record_of(history: Sequence[GenerationRecord], generation: int) -> Generatio
     return history[index] if 0 <= index < len(history) else None
 
 
-def living(history: Iterable[GenerationRecord]) -> set[Member]:
+def newest_and_ancestors(history: Iterable[GenerationRecord]) -> set[Member]:
     """Return the newest population and all its ancestors."""
     born = links(history)
     newest = max((link.child.generation for link in born), default=0)

@@ -2,7 +2,7 @@
 
 A store and the parameters of a flow run are not trusted: they never choose an import, a connection, or a path outside
 the run that is written to. They may set numbers, truth values, words of a list, and texts that only select rows,
-columns, functions that are installed here, or a local price file (`eigen_core.training.runs` checks the file and the
+columns, functions that are installed here, or a local price file (`eigen_core.runs.handle` checks the file and the
 task).
 """
 

@@ -14,9 +14,9 @@ from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.learning import LearningPlan, learner_class
 from eigen_core.learning.population_method import NOISE_FACTOR
-from eigen_core.machine.arithmetic import compute_reproducibly, is_reproducible
 from eigen_core.machine.gpu import on_device
 from eigen_core.machine.performance import ThreadTrial, agents_at_once, playing_at_once
+from eigen_core.machine.reproducibility import compute_reproducibly, is_reproducible
 from eigen_core.networks.population import Population, agent_groups
 from eigen_core.task import Rollout, task_class
 from eigen_core.task.replay import Replay

@@ -18,7 +18,7 @@ from eigen_core.common.records import GenerationRecord, HoldoutResult, ancestors
 from eigen_core.generation.executor import Episodes
 from eigen_core.generation.state import EvaluationResult, TrainingState
 from eigen_core.learning import Champion, GenerationResult
-from eigen_core.learning.champion import fitness_and_scores, spread_starts
+from eigen_core.learning.fitness import fitness_and_scores, spread_starts
 from eigen_core.networks.population import agent_groups
 from eigen_core.task import Rollout
 
@@ -173,7 +173,7 @@ def evolve(state: TrainingState) -> GenerationRecord:
         transitions=state.replay.size,
         replay_capacity=state.replay.capacity,
         noise_scale=state.noise_scale,
-        evolution=dict(bred.facts),
+        evolution=dict(bred.statistics),
         descent=bred.lineages,
         ancestors=ancestors_after(state.history, bred.lineages, generation, champion.generation),
         policy_distance=distance,

@@ -31,7 +31,7 @@ from eigen_core.common.records import (
 from eigen_core.config import Config
 from eigen_core.generation.executor import Executor, LocalExecutor
 from eigen_core.learning import Champion, MethodState, method_class
-from eigen_core.machine.arithmetic import arithmetic_of, warn_if_hardware_differs, warn_if_not_reproducible
+from eigen_core.machine.reproducibility import arithmetic_of, warn_if_hardware_differs, warn_if_not_reproducible
 from eigen_core.networks.population import Population, initial_weights
 from eigen_core.task.replay import Replay
 
@@ -228,7 +228,7 @@ def snapshot(state: TrainingState) -> Snapshot:
             # As text: thousands of short-lived objects in each generation would fragment memory.
             "history": state.history.json(),
             "telemetry": state.telemetry.json(),
-            "champion": _champion_facts(state, champion),
+            "champion": _champion_metadata(state, champion),
         },
         champion_generation=champion.generation,
         ring=state.replay.ring(),
@@ -252,12 +252,12 @@ def _tensors(
     return {**tensors, **{stem: held for stem, held in kept.items() if held}}
 
 
-def _champion_facts(state: TrainingState, champion: Champion) -> JsonValue:
+def _champion_metadata(state: TrainingState, champion: Champion) -> JsonValue:
     """Return what using the champion needs in addition to its weights and the configuration."""
     state.task.state = champion.task_state
     layout = [*state.task.critic_layout.shapes, *state.task.actor_layout.shapes]
     return {
-        **state.task.facts(),
+        **state.task.metadata(),
         "generation": state.generation,
         "layout": [{"name": shape.name, "shape": list(shape.shape)} for shape in layout],
     }

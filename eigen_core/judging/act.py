@@ -25,7 +25,7 @@ from eigen_core.judging.run_backtests import agents_on_market, newest_of_run, re
 from eigen_core.machine.performance import computing_threads
 from eigen_core.market import Panel
 from eigen_core.market.build import TrainingDays, inference_panel
-from eigen_core.training.runs import Run
+from eigen_core.runs.handle import Run
 
 _UNCHECKED = "eigen act 1"
 """Format of ledgers that earlier versions of Eigen wrote, without a checksum."""
@@ -296,8 +296,8 @@ def _require_ledger(kept: ActLedger, path: Path, champion: str, manifest: Manife
 
 
 def _panel(run: Run, config: Config, contents: RunContents, manifest: Manifest, date: str | None) -> Panel:
-    facts = contents.document(manifest, CHAMPION)
-    known: Mapping[str, JsonValue] = facts if isinstance(facts, dict) else {}
+    description = contents.document(manifest, CHAMPION)
+    known: Mapping[str, JsonValue] = description if isinstance(description, dict) else {}
     try:
         symbols, features = (
             TypeAdapter(tuple[str, ...]).validate_python(known.get(key)) for key in ("symbols", "features")

@@ -16,7 +16,7 @@ from eigen_core.common.records import Excess
 from eigen_core.config import AccountConfig, Config, TradingConfig
 from eigen_core.config.registry import BACKTESTS, load_class, task_choice
 from eigen_core.learning import learner_class
-from eigen_core.machine.arithmetic import compute_reproducibly
+from eigen_core.machine.reproducibility import compute_reproducibly
 from eigen_core.market import Panel
 from eigen_core.networks import AgentNetwork, Parameters, portfolio_actions
 from eigen_core.networks.actions import AssetActions, market_actions

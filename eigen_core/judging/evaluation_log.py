@@ -24,9 +24,9 @@ from pydantic import Field, ValidationError
 
 from eigen_core.checkpoint.integrity import Damage, in_words, json_sha256
 from eigen_core.checkpoint.store import (
-    LEDGER_HEAD,
-    LOOKS,
-    LOOKS_CHAIN,
+    CHAIN_HEAD,
+    EVALUATION_CHAIN,
+    EVALUATION_LOG,
     MissingObjectError,
     Store,
     StoreUnavailableError,
@@ -40,8 +40,8 @@ from eigen_core.config import Config
 
 logger = logging.getLogger(__name__)
 
-_NAME = re.compile(rf"{LOOKS}(\d{{4}}-\d{{2}}-\d{{2}})_(\d{{4}}-\d{{2}}-\d{{2}})_[0-9a-f]{{16}}\.json")
-_ENTRY = re.compile(rf"{LOOKS_CHAIN}\d{{8}}\.json")
+_NAME = re.compile(rf"{EVALUATION_LOG}(\d{{4}}-\d{{2}}-\d{{2}})_(\d{{4}}-\d{{2}}-\d{{2}})_[0-9a-f]{{16}}\.json")
+_ENTRY = re.compile(rf"{EVALUATION_CHAIN}\d{{8}}\.json")
 # The first entry lists all earlier looks, so it is the largest object.
 _MOST_BYTES = 2**24
 _READERS = 16
@@ -63,7 +63,7 @@ class Head(Record):
 
 
 def _stored_head(store: Store) -> Head | None:
-    return _parsed(Head, _contents(store, [LEDGER_HEAD]).get(LEDGER_HEAD, b""))
+    return _parsed(Head, _contents(store, [CHAIN_HEAD]).get(CHAIN_HEAD, b""))
 
 
 def _copied_head(store: Store) -> Head | None:
@@ -80,17 +80,17 @@ def _head_or_new(store: Store) -> Head:
     head = Head(ledger=uuid.uuid4().hex, number=0, sha256="")
     content = head.model_dump_json().encode()
     # If several processes create the head at once, one succeeds.
-    if not store.create(LEDGER_HEAD, content):
+    if not store.create(CHAIN_HEAD, content):
         found = _stored_head(store)
         if found is None:  # It exists and cannot be parsed.
-            store.put(LEDGER_HEAD, content)
+            store.put(CHAIN_HEAD, content)
     return found or head
 
 
 def _keep_head(store: Store, head: Head) -> None:
     """Write the head to the store and a copy to this machine; log a warning if only the copy fails."""
     content, path = head.model_dump_json().encode(), _copy_of(store)
-    store.put(LEDGER_HEAD, content)
+    store.put(CHAIN_HEAD, content)
     try:
         with replacing(path) as file:
             file.write(content)
@@ -123,7 +123,7 @@ class Look(Record):
     def name(self) -> str:
         """Object name in a store; the same agents, settings, days and symbols give the same name."""
         identity = json.dumps([self.first, self.last, sorted(self.symbols), self.agent, self.settings])
-        return f"{LOOKS}{self.first}_{self.last}_{_sha256(identity.encode())[:16]}.json"
+        return f"{EVALUATION_LOG}{self.first}_{self.last}_{_sha256(identity.encode())[:16]}.json"
 
 
 class _Entry(Record):
@@ -183,10 +183,10 @@ def record_look(store: Store, look: Look) -> None:
         last = _newest_entry(store, ledger)
         if last.number == LAST:
             raise InputError(
-                f"The evaluation log in {store.url} names entry {LAST:,}, which no log reaches: restore {LEDGER_HEAD} "
-                f"and {LOOKS_CHAIN} from a copy of the store."
+                f"The evaluation log in {store.url} names entry {LAST:,}, which no log reaches: restore {CHAIN_HEAD} "
+                f"and {EVALUATION_CHAIN} from a copy of the store."
             )
-        earlier = _contents(store, _names(store, LOOKS, _NAME)) if last.number == 0 else {}
+        earlier = _contents(store, _names(store, EVALUATION_LOG, _NAME)) if last.number == 0 else {}
         before = {name: _sha256(earlier[name]) for name in sorted(earlier) if name != look.name}
         entry = _Entry(number=last.number + 1, previous=last.sha256, look=look, before=before, ledger=ledger)
         written = entry.model_dump_json().encode()
@@ -201,7 +201,7 @@ def record_look(store: Store, look: Look) -> None:
 def _newest_entry(store: Store, ledger: str) -> Head:
     """Return number and hash of the newest entry that chain, head or its local copy names; number 0 without entries."""
     heads = [head for head in (_stored_head(store), _copied_head(store)) if head is not None and head.ledger == ledger]
-    newest = max(_names(store, LOOKS_CHAIN, _ENTRY), default=None)
+    newest = max(_names(store, EVALUATION_CHAIN, _ENTRY), default=None)
     if newest is not None:
         sha256 = _sha256(_contents(store, [newest]).get(newest, b""))
         heads.append(Head(ledger=ledger, number=_number(newest), sha256=sha256))
@@ -247,11 +247,11 @@ class _EvaluationLog(NamedTuple):
         # Read before the entries, since an entry is written before its head.
         stored, copied = _stored_head(store), _copied_head(store)
         heads = [head for head in (stored, copied) if stored and head and head.ledger == stored.ledger]
-        entries, lost = _chain(_contents(store, _names(store, LOOKS_CHAIN, _ENTRY)), heads)
+        entries, lost = _chain(_contents(store, _names(store, EVALUATION_CHAIN, _ENTRY)), heads)
         chained = {entry.look.name: entry.look for entry in entries}
         before = {name: digest for entry in entries for name, digest in entry.before.items() if _NAME.fullmatch(name)}
         # A look is written before its entry, so the looks of all listed entries exist by now.
-        names = {*(found.name for found in store.objects(LOOKS)), *chained, *before}
+        names = {*(found.name for found in store.objects(EVALUATION_LOG)), *chained, *before}
         contents = _contents(store, sorted(names))
         looks, alone = dict(chained), 0
         unreadable: list[str] = []
@@ -277,7 +277,7 @@ class _EvaluationLog(NamedTuple):
             stored = _stored_head(store)  # Another process may have created it since.
         without_head = bool(begun) and (stored is None or begun != {stored.ledger})
         if without_head:
-            damages.append(Damage(None, LEDGER_HEAD, "was changed or deleted and counts as a look", LEDGER_HEAD))
+            damages.append(Damage(None, CHAIN_HEAD, "was changed or deleted and counts as a look", CHAIN_HEAD))
         # The look of a lost entry is most likely one that no other entry names.
         unknown = max(0, sum(map(len, lost)) - alone) + without_head
         return cls(looks, unreadable, unknown, tuple(damages))
@@ -314,11 +314,11 @@ def _names(store: Store, folder: str, form: re.Pattern[str]) -> list[str]:
 
 
 def _entry_name(number: int) -> str:
-    return f"{LOOKS_CHAIN}{number:08d}.json"
+    return f"{EVALUATION_CHAIN}{number:08d}.json"
 
 
 def _number(entry: str) -> int:
-    return int(entry.removeprefix(LOOKS_CHAIN).removesuffix(".json"))
+    return int(entry.removeprefix(EVALUATION_CHAIN).removesuffix(".json"))
 
 
 def _contents(store: Store, names: Sequence[str]) -> dict[str, bytes]:

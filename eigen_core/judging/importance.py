@@ -18,12 +18,12 @@ from eigen_core.config import Config
 from eigen_core.generation.state import resolve_device
 from eigen_core.judging.run_backtests import agents_on_market
 from eigen_core.learning import learner_class
-from eigen_core.learning.champion import spread_starts
+from eigen_core.learning.fitness import spread_starts
 from eigen_core.machine.performance import computing_threads
 from eigen_core.market.panel import Panel
+from eigen_core.runs.handle import Run
 from eigen_core.task import task_class
 from eigen_core.task.panel import PanelTask
-from eigen_core.training.runs import Run
 
 logger = logging.getLogger(__name__)
 

@@ -27,9 +27,9 @@ from eigen_core.judging.statistics import sharpe_ratio
 from eigen_core.judging.verdicts import Verdict, verdict_on
 from eigen_core.machine.performance import computing_threads
 from eigen_core.market import Panel, build_panel
+from eigen_core.runs.handle import Run, RunStatus
 from eigen_core.trading.equity import daily_rates, share_of
 from eigen_core.trading.metrics import drawdowns
-from eigen_core.training.runs import Run, RunStatus
 
 _DATES = re.compile(r"(\d{4}-\d{2}-\d{2}):(\d{4}-\d{2}-\d{2})")
 _SURVIVORS = ("elite", "champion")
@@ -214,8 +214,8 @@ def _elites(contents: RunContents, manifest: Manifest) -> Sequence[int]:
 
 def _panel_of(contents: RunContents, manifest: Manifest, config: Config) -> Panel:
     panel, _ = build_panel(config)
-    facts = contents.document(manifest, CHAMPION)
-    trained_on = facts.get("panel") if isinstance(facts, dict) else None
+    description = contents.document(manifest, CHAMPION)
+    trained_on = description.get("panel") if isinstance(description, dict) else None
     if trained_on != panel.fingerprint:
         raise InputError(
             f"Run '{contents.name}' was trained on other data (hash {str(trained_on)[:12]}) than these (hash "

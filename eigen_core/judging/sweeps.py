@@ -23,7 +23,7 @@ from eigen_core.config import Config
 from eigen_core.config.explain import flatten, settings
 from eigen_core.config.loading import load_config, parse_assignments
 from eigen_core.config.stored import config_from_stored, stored_values
-from eigen_core.training.runs import is_changeable, require_same_definition
+from eigen_core.runs.handle import is_changeable, require_same_definition
 
 _DEFINITION = "definition"
 _REASON = "reason"

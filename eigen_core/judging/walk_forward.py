@@ -23,7 +23,7 @@ from eigen_core.config.stored import config_from_stored, stored_values
 from eigen_core.judging.backtest import outcome_days
 from eigen_core.market import build_panel
 from eigen_core.market.panel import Splits
-from eigen_core.training.runs import Run, require_same_definition, status_of
+from eigen_core.runs.handle import Run, require_same_definition, status_of
 
 _MOST_BYTES = 1 << 24
 

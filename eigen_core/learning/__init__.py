@@ -4,7 +4,7 @@ from typing import cast
 
 from eigen_core.config import EvolutionConfig, LearnerConfig
 from eigen_core.config.registry import LEARNERS, METHODS, load_class
-from eigen_core.learning.champion import Champion
+from eigen_core.learning.fitness import Champion
 from eigen_core.learning.interface import Learner, LearningPlan, LearningResult
 from eigen_core.learning.population_method import (
     GenerationResult,

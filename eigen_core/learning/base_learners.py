@@ -110,7 +110,7 @@ class BatchPlan:
         return draw
 
 
-class Step(NamedTuple):
+class StepInputs(NamedTuple):
     """Inputs that differ from one gradient step of a group to the next.
 
     Attributes:
@@ -189,7 +189,7 @@ class BatchLearner(BaseLearner[Observed, Encoded]):
                 drawn.extend(draw(min(at_once, plan.gradient_steps - index)) for draw in draws)
             optimizers = tuple(optimizer[index] for optimizer in corrections)
             noise = tuple(of_steps[index % at_once] for of_steps in drawn)
-            steps.append(take_step(Step(slots[:, index], first_days, optimizers, noise)))
+            steps.append(take_step(StepInputs(slots[:, index], first_days, optimizers, noise)))
             between_steps()
         return LearningResult.of(group, self.curves, steps)
 
@@ -203,7 +203,7 @@ class BatchLearner(BaseLearner[Observed, Encoded]):
         """Return for each gradient step whether an optimizer steps, by the name of its count in `Population.state`."""
         return {"steps": [True] * plan.gradient_steps}
 
-    def _step(self, group: Population, replay: Replay, step: Step) -> list[Tensor]:
+    def _step(self, group: Population, replay: Replay, step: StepInputs) -> list[Tensor]:
         """Take one optimizer step, in place; return the values of `curves`, float32 `[agents]` each."""
         raise NotImplementedError
 
@@ -341,7 +341,7 @@ def polyak_update(targets: Tensor, weights: Tensor, tau: float) -> None:
     targets.add_((weights - targets).mul_(tau))
 
 
-class FittedCritics(NamedTuple, Generic[Encoded]):
+class CriticUpdate(NamedTuple, Generic[Encoded]):
     """Result of one step of the critics.
 
     Attributes:
@@ -373,7 +373,7 @@ class OffPolicyLearner(BatchLearner[Observed, Encoded]):
         """Convert actions from the form in which the policy stores them to natural units."""
         return stored
 
-    def _fit_critics(self, group: Population, replay: Replay, step: Step) -> FittedCritics[Encoded]:
+    def _fit_critics(self, group: Population, replay: Replay, step: StepInputs) -> CriticUpdate[Encoded]:
         """Take one optimizer step of all critics, in place, along the mean gradient of the batches."""
         task, corrections = self._task, step.corrections[0]
         assert corrections is not None
@@ -393,7 +393,7 @@ class OffPolicyLearner(BatchLearner[Observed, Encoded]):
             losses += loss.detach()
             values_seen += values[0].detach().mean(-1) / len(step.blocks)
         norms = clipped_step(group, self._critic, rows, corrections, "critic_learning_rate", self._learner)
-        return FittedCritics(encodings, losses, values_seen, norms)
+        return CriticUpdate(encodings, losses, values_seen, norms)
 
     def _fit_actor(
         self,
@@ -405,7 +405,7 @@ class OffPolicyLearner(BatchLearner[Observed, Encoded]):
         """Take one optimizer step of the actor, in place.
 
         Args:
-            encodings: `FittedCritics.encodings`.
+            encodings: `CriticUpdate.encodings`.
             loss_of: returns the losses of a batch, float32 `[agents, batch]`, given its index, the actor's policy, and
                 a function from actions in natural units to their values by each critic.
 

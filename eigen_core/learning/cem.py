@@ -85,9 +85,9 @@ class CemMethod(PopulationMethod):
 
     def _draw_into(self, weights: Tensor, agents: range, generation: int, state: MethodState) -> None:
         for agent in agents:
-            weights[agent, self._actor] = self._draw(generation, agent, state)
+            weights[agent, self._actor] = self._sample_actor(generation, agent, state)
 
-    def _draw(self, generation: int, agent: int, state: MethodState) -> Tensor:
+    def _sample_actor(self, generation: int, agent: int, state: MethodState) -> Tensor:
         """Return the actor with which a drawn agent begins a generation; `state` is the method's state at that time.
 
         Agents are paired from the last one backwards; the two of a pair lie on opposite sides of the mean.
@@ -123,8 +123,8 @@ class CemMethod(PopulationMethod):
             *(Lineage(agent, "sample", (parents[0],)) for agent in drawn),
         )
         variance = state.tensors["variance"].cpu().numpy()
-        facts = {"distribution_std": float(np.sqrt(variance.mean(dtype=np.float64)))}
-        return NextPopulation(bred, lineages, state, facts)
+        statistics = {"distribution_std": float(np.sqrt(variance.mean(dtype=np.float64)))}
+        return NextPopulation(bred, lineages, state, statistics)
 
     def _next_distribution(self, result: GenerationResult, parents: Sequence[int]) -> MethodState:
         """Return the distribution after a generation (equations 1 and 2 of the paper).
@@ -144,7 +144,7 @@ class CemMethod(PopulationMethod):
     def _as_evaluated(self, result: GenerationResult, agent: int) -> Tensor:
         """Return the actor that an agent was evaluated with: if it may have learned since, it is drawn once more."""
         if agent in self._learning:
-            return self._draw(result.generation, agent, result.state)
+            return self._sample_actor(result.generation, agent, result.state)
         return result.population.weights[agent, self._actor]
 
     def _noise(self, generation: int) -> float:

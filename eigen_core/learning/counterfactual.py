@@ -14,7 +14,7 @@ from torch import Tensor
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import Curve
 from eigen_core.config import Config, CounterfactualConfig
-from eigen_core.learning.base_learners import BatchLearner, Step, clipped_step, scaled
+from eigen_core.learning.base_learners import BatchLearner, StepInputs, clipped_step, scaled
 from eigen_core.learning.interface import learner_settings
 from eigen_core.networks import Heads
 from eigen_core.networks.actions import RESERVE_VALUES, ExpectedOutcomes, update_reserve
@@ -54,7 +54,7 @@ class CounterfactualLearner(BatchLearner[Observed, Encoded]):
     def _sampler(self, replay: Replay) -> BatchSampler | None:  # noqa: ARG002 - outcomes are not stored there
         return self._known.outcome_sampler(self._learner.batch_size)
 
-    def _step(self, group: Population, replay: Replay, step: Step) -> list[Tensor]:  # noqa: ARG002
+    def _step(self, group: Population, replay: Replay, step: StepInputs) -> list[Tensor]:  # noqa: ARG002
         (corrections,), batches = step.corrections, step.batches
         assert corrections is not None
         rows = group.weights[:, self._stepped].clone().requires_grad_()

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from eigen_core.common.records import Curve
 from eigen_core.config import Config, DdpgConfig, LearnerConfig, Td3Config
-from eigen_core.learning.base_learners import BatchPlan, OffPolicyLearner, Step, discounted_rewards, polyak_update
+from eigen_core.learning.base_learners import BatchPlan, OffPolicyLearner, StepInputs, discounted_rewards, polyak_update
 from eigen_core.learning.interface import learner_settings
 from eigen_core.networks import Heads, Policy
 from eigen_core.networks.population import Population
@@ -64,7 +64,7 @@ class DdpgLearner(OffPolicyLearner[Observed, Encoded]):
         actor_moves = (numbers % self._learner.policy_delay == 0).tolist()
         return {"critic_steps": [True] * plan.gradient_steps, "actor_steps": actor_moves}
 
-    def _step(self, group: Population, replay: Replay, step: Step) -> list[Tensor]:
+    def _step(self, group: Population, replay: Replay, step: StepInputs) -> list[Tensor]:
         """Step the critics and, every `policy_delay` steps, the actor and all targets; return `curves`."""
         _, of_actor = step.corrections
         fitted = self._fit_critics(group, replay, step)

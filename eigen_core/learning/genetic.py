@@ -116,8 +116,8 @@ class GeneticMethod(PopulationMethod):
             lineages = [Lineage(agent=agent, origin="elite", parents=(agent,)) for agent in range(population.size)]
         else:
             population, lineages = self._next_population(result, mutation)
-        facts = {"mutation_rate": mutation.rate, "mutation_std": mutation.std}
-        return NextPopulation(population, tuple(lineages), MethodState(mutation.model_dump()), facts)
+        statistics = {"mutation_rate": mutation.rate, "mutation_std": mutation.std}
+        return NextPopulation(population, tuple(lineages), MethodState(mutation.model_dump()), statistics)
 
     def _next_population(self, result: GenerationResult, mutation: MutationState) -> tuple[Population, list[Lineage]]:
         config, champion, old = self._evolution, result.champion, result.population.weights

@@ -88,8 +88,8 @@ class PbtMethod(PopulationMethod):
             )
             for agent, parent in enumerate(parents)
         )
-        facts = {f"median_{name}": float(np.median(values)) for name, values in genes.items()}
-        return NextPopulation(population, lineages, result.state, facts)
+        statistics = {f"median_{name}": float(np.median(values)) for name, values in genes.items()}
+        return NextPopulation(population, lineages, result.state, statistics)
 
     def _copy_fittest(self, result: GenerationResult, population: Population) -> list[int]:
         """Overwrite the weakest agents with perturbed copies of the fittest; return the parent of every agent."""

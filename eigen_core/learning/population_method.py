@@ -10,7 +10,7 @@ from torch import Tensor
 
 from eigen_core.common.records import GenerationRecord, Lineage
 from eigen_core.config import Config, EvolutionConfig
-from eigen_core.learning.champion import Champion
+from eigen_core.learning.fitness import Champion
 from eigen_core.networks.population import Population
 
 Number = float | int | None
@@ -53,12 +53,12 @@ class GenerationResult:
 
 @dataclass(frozen=True)
 class NextPopulation:
-    """The next generation; `facts` are the method's metrics for the record of the generation that it was bred from."""
+    """The next generation; `statistics`: the method's, for the record of the generation that bred it."""
 
     population: Population
     lineages: tuple[Lineage, ...]
     state: MethodState
-    facts: Mapping[str, float]
+    statistics: Mapping[str, float]
 
 
 M = TypeVar("M", bound=EvolutionConfig)

@@ -12,7 +12,13 @@ from torch import Tensor
 
 from eigen_core.common.records import Curve
 from eigen_core.config import Config, SacConfig
-from eigen_core.learning.base_learners import OffPolicyLearner, Step, adam_update, discounted_rewards, polyak_update
+from eigen_core.learning.base_learners import (
+    OffPolicyLearner,
+    StepInputs,
+    adam_update,
+    discounted_rewards,
+    polyak_update,
+)
 from eigen_core.learning.interface import learner_settings
 from eigen_core.networks import Heads, Policy
 from eigen_core.networks.population import Population
@@ -61,7 +67,7 @@ class SacLearner(OffPolicyLearner[Observed, Encoded]):
     def bounds(self, generation: int) -> dict[str, tuple[float, float]]:
         return {**super().bounds(generation), "temperature_second_moment": (0.0, math.inf)}
 
-    def _step(self, group: Population, replay: Replay, step: Step) -> list[Tensor]:
+    def _step(self, group: Population, replay: Replay, step: StepInputs) -> list[Tensor]:
         """Take one optimizer step of critics, actor, temperature and targets; return `curves`."""
         (corrections,), (_, noise) = step.corrections, step.noise
         assert corrections is not None

@@ -4,7 +4,7 @@ from eigen_core.machine.allocation import SharedTensor, lazy_zeros, shared_memor
 from eigen_core.machine.limits import DeviceLimit, HostLimit, device_limit, host_limits
 from eigen_core.machine.memory_guard import MemoryGuard, MemoryGuardError
 from eigen_core.machine.memory_report import MemoryReport, install_report_signal, report_markdown, write_report
-from eigen_core.machine.usage import (
+from eigen_core.machine.memory_usage import (
     DeviceUsage,
     PhaseUsage,
     Usage,

@@ -17,7 +17,7 @@ from eigen_core.config.model import MemoryConfig
 from eigen_core.machine.allocation import empty_device_cache, is_out_of_memory, keep_reserve
 from eigen_core.machine.limits import DeviceLimit, HostLimit, Limit, Pressure
 from eigen_core.machine.memory_report import MemoryReport, Row, measured_parts
-from eigen_core.machine.usage import (
+from eigen_core.machine.memory_usage import (
     PhaseUsage,
     SystemMeter,
     Usage,

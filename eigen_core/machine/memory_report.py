@@ -18,7 +18,7 @@ from eigen_core.common.files import replacing
 from eigen_core.common.text import duration, size
 from eigen_core.machine.allocation import Values, add_largest, memory_of, tensors_of
 from eigen_core.machine.limits import Pressure
-from eigen_core.machine.usage import PhaseUsage, Usage, process_bytes, resident_part
+from eigen_core.machine.memory_usage import PhaseUsage, Usage, process_bytes, resident_part
 
 _ROWS = 20
 # Listing a million objects takes 0.05 s.

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from eigen_core.config import Config
-from eigen_core.machine.arithmetic import compute_reproducibly
+from eigen_core.machine.reproducibility import compute_reproducibly
 from eigen_core.networks.layout import Parameters, ParameterShape, linear
 from eigen_core.networks.policies import Box
 from eigen_core.trading import EPISODE_TIME_VALUES, PORTFOLIO_VALUES

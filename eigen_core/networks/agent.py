@@ -7,8 +7,8 @@ from torch import Tensor
 
 from eigen_core.common.text import SINGLE
 from eigen_core.config import Config, NetworkConfig
-from eigen_core.machine.arithmetic import compute_reproducibly
 from eigen_core.machine.performance import encoded_at_once
+from eigen_core.machine.reproducibility import compute_reproducibly
 from eigen_core.market.panel import Panel
 from eigen_core.networks.actions import (
     AssetActions,

@@ -22,9 +22,9 @@ from eigen_core.generation import resolve_device
 from eigen_core.machine import DeviceLimit, HostLimit, device_limit, host_limits, release_free_memory
 from eigen_core.machine.allocation import owned_bytes
 from eigen_core.machine.limits import Limit
-from eigen_core.machine.usage import SystemMeter, Usage
+from eigen_core.machine.memory_usage import SystemMeter, Usage
 from eigen_core.networks.encoders import encoder_class
-from eigen_core.planning.parts import (
+from eigen_core.planning.memory_parts import (
     CUDA_CONTEXT_BYTES,
     PHASES,
     PLOTS_BYTES,
@@ -51,7 +51,7 @@ Where = Literal["host", "device", "disk"]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class LimitCheck:
     """Whether a run fits below one limit.
 
     Attributes:
@@ -113,7 +113,7 @@ class RunPlan:
     Attributes:
         measured: result or failure of the run's probe; None if it was not probed. Without a result, `parts` lack the
             memory of computations.
-        verdicts: on the host's memory, on the device's if the run uses one, and on the disk.
+        checks: on the host's memory, on the device's if the run uses one, and on the disk.
         limits, device_limit: memory limits of this machine; no `device_limit` without a GPU.
         suggestions: settings that lower its memory; empty if its memory fits.
     """
@@ -123,7 +123,7 @@ class RunPlan:
     parts: tuple[Part, ...]
     disk: DiskPlan
     measured: ProbeResult | ProbeFailure | None
-    verdicts: tuple[Verdict, ...]
+    checks: tuple[LimitCheck, ...]
     limits: tuple[HostLimit, ...] = ()
     device_limit: DeviceLimit | None = None
     suggestions: tuple[Suggestion, ...] = ()
@@ -146,11 +146,11 @@ class RunPlan:
         """
         parts = parts_of(sizes, measured if isinstance(measured, ProbeResult) else None, own_bytes)
         plan = cls(data, sizes, parts, DiskPlan.of(sizes), measured, ())
-        return replace(plan, verdicts=tuple(plan._verdict(where, limit) for where, limit in (limits or {}).items()))
+        return replace(plan, checks=tuple(plan._check(where, limit) for where, limit in (limits or {}).items()))
 
-    def _verdict(self, where: Where, limit: Limit) -> Verdict:
+    def _check(self, where: Where, limit: Limit) -> LimitCheck:
         if where == "disk":
-            return Verdict(where, None, self.disk.local_bytes or self.disk.most_bytes, limit.bytes, limit.origin)
+            return LimitCheck(where, None, self.disk.local_bytes or self.disk.most_bytes, limit.bytes, limit.origin)
         measured, highest = self.measured, self.peak_phase(where)
         peak, phase = int(getattr(self.peaks[highest], where)), str(highest)
         if isinstance(measured, ProbeFailure):
@@ -161,7 +161,7 @@ class RunPlan:
                 least = measured.reached_bytes + TRAINING_BYTES + PLOTS_BYTES
             if least > peak:
                 peak, phase = least, measured.phase
-        return Verdict(where, phase, peak, limit.bytes, limit.origin, not isinstance(measured, ProbeResult))
+        return LimitCheck(where, phase, peak, limit.bytes, limit.origin, not isinstance(measured, ProbeResult))
 
     @cached_property
     def peaks(self) -> Mapping[Phase, Memory]:
@@ -173,28 +173,28 @@ class RunPlan:
 
     @property
     def fits(self) -> bool:
-        return all(verdict.fits for verdict in self.verdicts)
+        return all(check.fits for check in self.checks)
 
     @property
-    def memory_verdicts(self) -> tuple[Verdict, ...]:
-        return tuple(verdict for verdict in self.verdicts if verdict.where != "disk")
+    def memory_checks(self) -> tuple[LimitCheck, ...]:
+        return tuple(check for check in self.checks if check.where != "disk")
 
     @property
     def fits_memory(self) -> bool:
-        return all(verdict.fits for verdict in self.memory_verdicts)
+        return all(check.fits for check in self.memory_checks)
 
     @property
     def fits_disk(self) -> bool:
-        return all(verdict.fits for verdict in self.verdicts if verdict.where == "disk")
+        return all(check.fits for check in self.checks if check.where == "disk")
 
     def sentence(self, *, disk: bool = True) -> str:
         """Return the verdict in one to four sentences: peak, phase, limit with its origin, settings that would fit.
 
         `disk`: whether to say that the disk has no room.
         """
-        lacking = [verdict for verdict in (self.verdicts if disk else self.memory_verdicts) if not verdict.fits]
+        lacking = [check for check in (self.checks if disk else self.memory_checks) if not check.fits]
         if not lacking:
-            return f"The run fits: {'; '.join(map(str, self.memory_verdicts))}."
+            return f"The run fits: {'; '.join(map(str, self.memory_checks))}."
         sentences = [f"The run does not fit: {'; '.join(map(str, lacking))}."]
         if not self.fits_memory:
             sentences.append(self._advice())
@@ -309,9 +309,7 @@ def _size_of(path: Path) -> int:
 
 def _is_roomy(plan: RunPlan) -> bool:
     """Whether the run fits with a generous reserve for the memory that cannot be counted."""
-    return all(
-        _TIMES_COUNTED * verdict.peak_bytes + _ROOM_BYTES <= verdict.limit_bytes for verdict in plan.memory_verdicts
-    )
+    return all(_TIMES_COUNTED * check.peak_bytes + _ROOM_BYTES <= check.limit_bytes for check in plan.memory_checks)
 
 
 _OTHERS = "that other processes use now"
@@ -357,7 +355,7 @@ def suggestions_for(plan: RunPlan, plan_with: Callable[[Config], RunPlan]) -> li
     Settings are tried one by one, from the smallest change of the run to the largest, until one makes it fit. If none
     does, all that help are combined. `plan_with` returns the plan of another configuration under the same limits.
     """
-    worth = _LEAST_SHARE * sum(verdict.peak_bytes for verdict in plan.memory_verdicts if not verdict.fits)
+    worth = _LEAST_SHARE * sum(check.peak_bytes for check in plan.memory_checks if not check.fits)
     found: list[Suggestion] = []
     for settings, same_result in islice(_changes(plan), _MOST_PLANS):
         suggestion = _tried(plan, settings, plan_with, same_result=same_result)
@@ -386,7 +384,7 @@ def _tried(
         new = plan_with(config_from_values(values))
     except InputError:
         return None
-    pairs = zip(plan.memory_verdicts, new.memory_verdicts, strict=True)
+    pairs = zip(plan.memory_checks, new.memory_checks, strict=True)
     saved = sum(max(before.peak_bytes - after.peak_bytes, 0) for before, after in pairs if not before.fits)
     return Suggestion(settings, saved, new.fits_memory, same_result)
 

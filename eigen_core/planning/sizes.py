@@ -15,7 +15,7 @@ from eigen_core.common.text import size
 from eigen_core.config import Config
 from eigen_core.learning import learner_class, method_class
 from eigen_core.machine.allocation import owned_bytes
-from eigen_core.machine.arithmetic import compute_reproducibly
+from eigen_core.machine.reproducibility import compute_reproducibly
 from eigen_core.task import TaskData, task_class
 from eigen_core.task.replay import Column
 
@@ -52,7 +52,7 @@ class Sizes:
         parameters: number of weights of one agent.
         agent_bytes: an agent's weights and the learner's state for it.
         row_bytes, float_bytes, column_bytes: a stored transition; its float32 values; its largest column.
-        facts_bytes: the JSON of `task.facts()` in each checkpoint.
+        metadata_bytes: the JSON of `task.metadata()` in each checkpoint.
         learning_agents: number of agents that learn by gradients.
     """
 
@@ -65,7 +65,7 @@ class Sizes:
     float_bytes: int
     column_bytes: int
     episode_steps: int
-    facts_bytes: int
+    metadata_bytes: int
     learning_agents: int
 
     @classmethod
@@ -92,7 +92,7 @@ class Sizes:
             float_bytes=sum(_column_bytes(column) for column in task.columns.values() if column.dtype == torch.float32),
             column_bytes=max(map(_column_bytes, task.columns.values())),
             episode_steps=task.episode_steps,
-            facts_bytes=len(json.dumps(task.facts())),
+            metadata_bytes=len(json.dumps(task.metadata())),
             learning_agents=len(agents) if config.learner.learns else 0,
         )
         addresses = config.replay.capacity * found.row_bytes
@@ -181,7 +181,7 @@ class DiskPlan:
         settings, last, rows = sizes.config.checkpoint, sizes.config.generations, sizes.rows_per_generation
         others = sizes.row_bytes - sizes.float_bytes
         shard = int(rows * (_FLOATS_LEFT * sizes.float_bytes + _OTHERS_LEFT * others))
-        fixed = sizes.population_bytes + sizes.champion_bytes + _FIXED_BYTES + sizes.facts_bytes
+        fixed = sizes.population_bytes + sizes.champion_bytes + _FIXED_BYTES + sizes.metadata_bytes
         growth = _RECORD_BYTES_AN_AGENT * sizes.config.population.size + _RECORD_BYTES
 
         def stored(generations: Collection[int]) -> int:

@@ -20,7 +20,7 @@ from eigen_core.common.records import (
     Telemetry,
     champion_path,
     links,
-    living,
+    newest_and_ancestors,
 )
 from eigen_core.common.text import BYTES_PER_MB, count, duration, number, signed, size
 from eigen_core.reporting.style import (
@@ -342,7 +342,7 @@ def _draw_lineage(axes: Axes, history: Sequence[GenerationRecord]) -> None:
     dot = min(6.0, 0.6 * axes.get_window_extent().height / axes.figure.dpi * 72.0 / agents)
     # One generation more: it bred the first one shown.
     bred = history[-_GENERATIONS - 1 :]
-    alive, born = living(bred), links(bred)
+    alive, born = newest_and_ancestors(bred), links(bred)
     came = {Member(one.generation + 1, new.agent): new.origin for one in bred for new in one.descent}
     members = [Member(generation, agent) for generation in range(first, last + 1) for agent in range(agents)]
     _draw_links(axes, [link for link in born if link.parent.generation >= first], alive, crowded=agents > _CROWD)

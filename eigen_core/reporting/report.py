@@ -44,9 +44,9 @@ from eigen_core.reporting.report_plots import (
 from eigen_core.reporting.style import CHAMPION
 from eigen_core.reporting.tables import Row, markdown_table
 from eigen_core.reporting.walk_report import WalkResult, play_walk
+from eigen_core.runs.handle import Run, RunStatus, status_of
 from eigen_core.trading import EquityCurve
 from eigen_core.trading.metrics import Metrics
-from eigen_core.training.runs import Run, RunStatus, status_of
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from eigen_core.common.text import without_credentials
 from eigen_core.config import Config
 from eigen_core.config.explain import flatten
 from eigen_core.config.registry import tracker_class
-from eigen_core.training.listener import Listener, Training
+from eigen_core.runs.listener import Listener, Training
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -18,15 +18,15 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.text import SINGLE
 from eigen_core.config import ActorCriticConfig, Config
 from eigen_core.config.learning import batch_setting
-from eigen_core.machine.arithmetic import compute_reproducibly
+from eigen_core.machine.reproducibility import compute_reproducibly
 from eigen_core.networks import Heads, Policy
 from eigen_core.networks.agent import MlpNetwork
 from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.layout import Parameters
 from eigen_core.networks.policies import Box, Choices
 from eigen_core.task.gymnasium_environment import (
-    EnvironmentFacts,
     EnvironmentPool,
+    EnvironmentSpec,
     OpenedEnvironment,
     open_environment,
 )
@@ -66,15 +66,15 @@ class GymnasiumTask(Task[Tensor, Tensor]):
 
     def __init__(self, config: Config, opened: OpenedEnvironment, device: torch.device, heads: Heads) -> None:
         compute_reproducibly(config.instructions, device)
-        require_capacity(config, opened.facts)
-        settings, values = config.environment, opened.facts.observation_values
-        if opened.facts.discrete and heads.action_values:
+        require_capacity(config, opened.spec)
+        settings, values = config.environment, opened.spec.observation_values
+        if opened.spec.discrete and heads.action_values:
             raise InputError(
                 f"task {config.task}: its actions are Discrete, but learner.algorithm {config.learner.algorithm} "
                 "learns continuous ones: use learner.algorithm ppo."
             )
-        box: Box = Choices(opened.facts.action_values, device)
-        if not opened.facts.discrete:
+        box: Box = Choices(opened.spec.action_values, device)
+        if not opened.spec.discrete:
             box = Box(opened.low.tolist(), opened.high.tolist(), device, steepness=1.0)
         self._network = MlpNetwork(values, box, config.network, heads)
         self.critic_layout, self.actor_layout = self._network.critic_layout, self._network.actor_layout
@@ -88,14 +88,14 @@ class GymnasiumTask(Task[Tensor, Tensor]):
             "terminal": Column(torch.bool),
             "ends": Column(torch.bool),
         }
-        self.episode_steps, self.min_episode_steps = opened.facts.episode_steps, 1
+        self.episode_steps, self.min_episode_steps = opened.spec.episode_steps, 1
         self.episode_end = "ends"
         size = (opened.name, values, opened.low.tolist(), opened.high.tolist(), self.episode_steps)
         self.fingerprint = hashlib.sha256(repr(size).encode()).hexdigest()
         # Bytes of a batch's hidden layer or observations, and of all steps of a generation's episodes.
         self.block_bytes = SINGLE * batch_setting(config.learner, "batch_size") * max(config.network.head_width, values)
         episodes = config.evaluation.slices + config.evaluation.fixed_episodes
-        self.play_bytes = SINGLE * episodes * opened.facts.episode_steps * 2 * (values + len(opened.low))
+        self.play_bytes = SINGLE * episodes * opened.spec.episode_steps * 2 * (values + len(opened.low))
         self._opened = opened
         self._pool = EnvironmentPool(opened)
         self._device = device
@@ -114,8 +114,8 @@ class GymnasiumTask(Task[Tensor, Tensor]):
     @staticmethod
     def open_data(config: Config) -> TaskData:
         opened = open_environment(config)
-        require_capacity(config, opened.facts)
-        return TaskData(opened, str(opened.facts), facts=opened.facts)
+        require_capacity(config, opened.spec)
+        return TaskData(opened, str(opened.spec), dimensions=opened.spec)
 
     def noise_shape(self, episodes: int) -> tuple[int, ...]:
         return (episodes, self.episode_steps, len(self._opened.low))
@@ -212,25 +212,25 @@ class GymnasiumTask(Task[Tensor, Tensor]):
             steps = int(lengths[-1])
         return None if following is None else "does not end with the end of an episode"
 
-    def facts(self) -> dict[str, JsonValue]:
-        facts: dict[str, JsonValue] = {
+    def metadata(self) -> dict[str, JsonValue]:
+        metadata: dict[str, JsonValue] = {
             "environment": self._opened.name,
             "low": self._opened.low.tolist(),
             "high": self._opened.high.tolist(),
         }
         if self._observed is not None:
             mean, scale = self._observed.mean_and_scale(self.state)
-            facts |= {"observation_mean": mean.tolist(), "observation_scale": scale.tolist()}
-        return facts
+            metadata |= {"observation_mean": mean.tolist(), "observation_scale": scale.tolist()}
+        return metadata
 
 
-def require_capacity(config: Config, facts: EnvironmentFacts) -> None:
+def require_capacity(config: Config, spec: EnvironmentSpec) -> None:
     """Raise InputError if a generation can have more transitions than the replay can hold."""
-    most = config.population.size * config.evaluation.slices * facts.episode_steps
+    most = config.population.size * config.evaluation.slices * spec.episode_steps
     if most > config.replay.capacity:
         raise InputError(
             f"replay.capacity {config.replay.capacity:,} is below the {most:,} transitions that a generation can have "
-            f"({config.population.size} agents x {config.evaluation.slices} episodes x {facts.episode_steps:,} steps): "
+            f"({config.population.size} agents x {config.evaluation.slices} episodes x {spec.episode_steps:,} steps): "
             "raise it or lower evaluation.slices."
         )
 

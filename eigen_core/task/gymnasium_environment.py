@@ -25,7 +25,7 @@ Environment = gymnasium.Env[Any, Any]
 
 
 @dataclass(frozen=True)
-class EnvironmentFacts:
+class EnvironmentSpec:
     """Number of values of a flattened observation and of an action (choices, if discrete), most steps of an episode."""
 
     observation_values: int
@@ -54,7 +54,7 @@ class OpenedEnvironment:
 
     name: str
     make: Callable[[], Environment]
-    facts: EnvironmentFacts
+    spec: EnvironmentSpec
     action_shape: tuple[int, ...]
     low: NDArray[np.float32]
     high: NDArray[np.float32]
@@ -62,7 +62,7 @@ class OpenedEnvironment:
 
     def environment_actions(self, actions: NDArray[np.float32]) -> NDArray[np.generic]:
         """Convert actions of a policy, float32 `[count, values]`, to the environment's action space."""
-        if self.facts.discrete:
+        if self.spec.discrete:
             numbers: NDArray[np.int64] = self.first_choice + actions.argmax(axis=1)
             return numbers
         # Rounding may move an action beyond a bound.
@@ -131,8 +131,8 @@ def _with_spaces(
             "steps of an episode."
         )
     discrete = isinstance(actions, spaces.Discrete)
-    facts = EnvironmentFacts(int(np.prod(observations.shape)), len(low), episode_steps, discrete)
-    return OpenedEnvironment(name, make, facts, actions.shape or (), low, high, first_choice)
+    spec = EnvironmentSpec(int(np.prod(observations.shape)), len(low), episode_steps, discrete)
+    return OpenedEnvironment(name, make, spec, actions.shape or (), low, high, first_choice)
 
 
 def _require_playable(opened: OpenedEnvironment, environment: Environment) -> None:
@@ -256,8 +256,8 @@ class EnvironmentPool:
         opened, count = self._opened, len(seeds)
         while len(self._environments) < count:
             self._environments.append(opened.make())
-        most = opened.facts.episode_steps
-        observations = np.zeros((count, most + 1, opened.facts.observation_values), dtype=np.float32)
+        most = opened.spec.episode_steps
+        observations = np.zeros((count, most + 1, opened.spec.observation_values), dtype=np.float32)
         actions = np.zeros((count, most, len(opened.low)), dtype=np.float32)
         rewards = np.zeros((count, most), dtype=np.float64)
         lengths = np.full(count, most, dtype=np.int64)

@@ -27,7 +27,7 @@ class TaskData:
 
     Attributes:
         content: argument `data` of the task; None: the task needs no data.
-        size, facts: size of the data in words, and as a dataclass of numbers (None without data).
+        size, dimensions: size of the data in words, and as a dataclass of numbers (None without data).
         lines: findings in the data, as sentences to print or log.
         parts: days of training, validation and holdout, as rows of a table.
     """
@@ -35,7 +35,7 @@ class TaskData:
     content: Any = None
     size: str = "none"
     lines: Sequence[str] = ()
-    facts: Any = None
+    dimensions: Any = None
     parts: Sequence[Mapping[str, str | int]] = ()
 
 
@@ -252,7 +252,7 @@ class Task(Protocol[Observed, Encoded]):
         """Return why a replay's rows cannot be whole episodes, as a phrase (`has ...`); None if they can."""
         return None
 
-    def facts(self) -> dict[str, JsonValue]:
+    def metadata(self) -> dict[str, JsonValue]:
         """Return what a program that lets an agent act needs besides its weights and the configuration."""
         return {}
 

@@ -18,7 +18,7 @@ from eigen_core.networks.actions import ExpectedOutcomes
 from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.layout import Parameters
 from eigen_core.task.interface import Outcomes, Rollout
-from eigen_core.task.panel import EncodedEpisodes, MarketEncoding, MarketObservation, PanelFacts, PanelTask
+from eigen_core.task.panel import EncodedEpisodes, MarketEncoding, MarketObservation, PanelDimensions, PanelTask
 from eigen_core.task.transitions import BlockSampler, rows_of, stored_rewards
 from eigen_core.trading import (
     Decision,
@@ -126,10 +126,10 @@ class MarketTask(PanelTask):
         return config.trading.episode_days if config.replay.settlement_days else config.trading.trading_days
 
     @staticmethod
-    def warnings(config: Config, facts: PanelFacts) -> Sequence[str]:
+    def warnings(config: Config, dimensions: PanelDimensions) -> Sequence[str]:
         held, purchases = config.trading.holding_days, config.trading.purchases_per_day
-        warnings = PanelTask.warnings(config, facts)
-        if facts.assets == 1 or facts.assets > held * purchases:
+        warnings = PanelTask.warnings(config, dimensions)
+        if dimensions.assets == 1 or dimensions.assets > held * purchases:
             return warnings
         if purchases == 1:
             often, hold = "one purchase a day", "Hold for fewer days than there are assets"
@@ -138,8 +138,8 @@ class MarketTask(PanelTask):
             hold = "Buy fewer a day or hold for fewer days, so that these two multiplied are below the number of assets"
         return (
             *warnings,
-            f"With {often} and positions of up to {held:,} days (trading.holding_days), any of {facts.assets:,} assets "
-            "that is not held is soon bought: agents choose when to buy, but hardly which. "
+            f"With {often} and positions of up to {held:,} days (trading.holding_days), any of {dimensions.assets:,} "
+            "assets that is not held is soon bought: agents choose when to buy, but hardly which. "
             f"{hold}, or trade more assets.",
         )
 

@@ -69,7 +69,7 @@ class MarketEncoding:
 
 
 @dataclass(frozen=True)
-class PanelFacts:
+class PanelDimensions:
     """The size of a panel: days, columns (`assets` of them tradable) and features."""
 
     days: int
@@ -78,11 +78,11 @@ class PanelFacts:
     features: int
 
     @classmethod
-    def of(cls, panel: Panel) -> "PanelFacts":
+    def of(cls, panel: Panel) -> "PanelDimensions":
         return cls(panel.days, panel.columns, panel.assets, len(panel.feature_names))
 
     @classmethod
-    def of_shape(cls, config: Config, days: int, columns: int, assets: int) -> "PanelFacts":
+    def of_shape(cls, config: Config, days: int, columns: int, assets: int) -> "PanelDimensions":
         """Return the size of a panel of this shape; raise `InputError` if features are columns of the data."""
         market = config.market
         if market.uses_columns:
@@ -100,7 +100,7 @@ class PanelFacts:
         )
 
 
-def random_panel(market: MarketConfig, size: PanelFacts) -> Panel:
+def random_panel(market: MarketConfig, size: PanelDimensions) -> Panel:
     generator = keyed_generator(0, 0, "plan", "panel")
     features = generator.standard_normal((size.days, size.columns, size.features), dtype=np.float32)
     close = 100.0 * np.exp(np.cumsum(0.01 * generator.standard_normal((size.days, size.assets)), axis=0))
@@ -203,17 +203,17 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
     def open_data(cls, config: Config) -> TaskData:
         panel, report = build_panel(config)
         require_scale(config, panel.days, cls.steps(config))
-        facts = PanelFacts.of(panel)
+        dimensions = PanelDimensions.of(panel)
         year = periods_per_year(panel.dates, config.account)
         calendar = f"A year has {year} of the data's days: metrics are annualised by it (account.periods_per_year)."
-        lines = (*report.lines(config.trading), calendar, *cls.warnings(config, facts))
-        return TaskData(panel, str(facts), lines, facts, split_table(panel))
+        lines = (*report.lines(config.trading), calendar, *cls.warnings(config, dimensions))
+        return TaskData(panel, str(dimensions), lines, dimensions, split_table(panel))
 
     @staticmethod
-    def warnings(config: Config, facts: PanelFacts) -> Sequence[str]:
+    def warnings(config: Config, dimensions: PanelDimensions) -> Sequence[str]:
         """Return warnings about trading rules that do not suit the data."""
         needed, holdout = fewest_days(config.trading), config.market.holdout_days
-        if facts.assets > 1 or not holdout:
+        if dimensions.assets > 1 or not holdout:
             return ()
         only = "With one tradable symbol, timing is all that a verdict can judge"
         if holdout >= needed:
@@ -227,8 +227,8 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
     @classmethod
     def data_of_shape(cls, config: Config, days: int, columns: int, assets: int) -> TaskData:
         require_scale(config, days, cls.steps(config))
-        facts = PanelFacts.of_shape(config, days, columns, assets)
-        return TaskData(random_panel(config.market, facts), str(facts), facts=facts)
+        dimensions = PanelDimensions.of_shape(config, days, columns, assets)
+        return TaskData(random_panel(config.market, dimensions), str(dimensions), dimensions=dimensions)
 
     @property
     def training_starts(self) -> range:
@@ -301,7 +301,7 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
     def check_rows(self, ring: Ring) -> str | None:
         return check_rows(ring, self.training_starts, self.episode_steps)
 
-    def facts(self) -> dict[str, JsonValue]:
+    def metadata(self) -> dict[str, JsonValue]:
         return {
             "symbols": list(self.panel.symbols),
             "assets": self.panel.assets,

@@ -20,7 +20,7 @@ from eigen_core.generation.executor import EpisodeResults, Episodes
 from eigen_core.generation.state import resolve_device
 from eigen_core.learning import LearningPlan
 from eigen_core.machine import shared_memory_check, shares_memory
-from eigen_core.machine.arithmetic import arithmetic_of
+from eigen_core.machine.reproducibility import arithmetic_of
 from eigen_core.networks.population import Population
 from eigen_core.task.replay import Replay
 from eigen_core.workers.connection import (
@@ -210,7 +210,7 @@ class WorkerExecutor:
             # If others have started, do not wait for a worker that is busy, for example with a whole run.
             while not self._workers or not all(_is_late(worker) for worker, _ in self._starting.values()):
                 if not self._starting and time.monotonic() - began > _FIRST_WORKER_SECONDS:
-                    raise self._without_workers()
+                    raise self._no_workers_error()
                 report_progress("workers", 0, 1)
                 if not self._starting:
                     time.sleep(POLL_SECONDS)
@@ -242,7 +242,7 @@ class WorkerExecutor:
                     self._workers[address] = worker
         self._warn_of_late()
 
-    def _without_workers(self) -> WorkerLostError:
+    def _no_workers_error(self) -> WorkerLostError:
         scheduler = self._client.scheduler
         message = f"scheduler {scheduler} has no workers: start some, for example with `{worker_command(scheduler)}`."
         for failure in self._lost.values():

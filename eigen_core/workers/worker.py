@@ -21,7 +21,7 @@ from eigen_core.generation.executor import EpisodeResults, Episodes, LocalExecut
 from eigen_core.generation.state import resolve_device
 from eigen_core.learning import LearningPlan
 from eigen_core.machine import MemoryGuard, SharedTensor, device_limit, host_limits, shared_memory_check, tune_allocator
-from eigen_core.machine.arithmetic import arithmetic_of
+from eigen_core.machine.reproducibility import arithmetic_of
 from eigen_core.networks.population import Population
 from eigen_core.task import open_data
 from eigen_core.task.replay import Replay

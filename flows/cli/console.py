@@ -25,14 +25,14 @@ from rich.text import Text
 from eigen_core.common.process import stop_requests_raised
 from eigen_core.common.progress import progress_to
 from eigen_core.common.text import duration, size
-from eigen_core.training.listener import Listener
+from eigen_core.runs.listener import Listener
 
 if TYPE_CHECKING:
     from eigen_core.common.records import GenerationRecord, Telemetry
     from eigen_core.config import Config
     from eigen_core.planning.run_plan import RunPlan
-    from eigen_core.training.journals import Start
-    from eigen_core.training.listener import Training
+    from eigen_core.runs.journals import Start
+    from eigen_core.runs.listener import Training
 
 
 class StopSignals:

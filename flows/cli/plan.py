@@ -77,9 +77,10 @@ def _print_whole_plan(console: Console, config: "Config", run_plan: "RunPlan") -
 
 def print_plan(console: Console, config: "Config", run_plan: "RunPlan") -> None:
     """Print the tables of a plan and the limits of this machine; no verdict."""
-    facts = "" if run_plan.data.facts is None else f"; {run_plan.data.facts}"
+    dimensions = "" if run_plan.data.dimensions is None else f"; {run_plan.data.dimensions}"
     print_line(
-        console, f"Preset {config.preset}, {config.generations} generations of {config.population.size} agents{facts}"
+        console,
+        f"Preset {config.preset}, {config.generations} generations of {config.population.size} agents{dimensions}",
     )
     _print_parts(console, run_plan)
     _print_phases(console, run_plan)
@@ -89,17 +90,17 @@ def print_plan(console: Console, config: "Config", run_plan: "RunPlan") -> None:
 
 
 def plan_document(config: "Config", run_plan: "RunPlan") -> dict[str, Any]:
-    verdict = ("where", "phase", "peak_bytes", "limit_bytes", "origin", "fits", "missing_bytes")
+    names = ("where", "phase", "peak_bytes", "limit_bytes", "origin", "fits", "missing_bytes")
     highest = {where: getattr(run_plan.peaks[run_plan.peak_phase(where)], where) for where in ("host", "device")}
     device_limit = run_plan.device_limit
     return {
         **attributes(config, "preset", "generations"),
-        "panel": run_plan.data.facts,
+        "panel": run_plan.data.dimensions,
         "device": run_plan.sizes.device,
         "peak_host_bytes": highest["host"],
         "peak_device_bytes": highest["device"],
         "fits": run_plan.fits,
-        "verdicts": [attributes(one, *verdict) for one in run_plan.verdicts],
+        "verdicts": [attributes(one, *names) for one in run_plan.checks],
         "phases": {
             phase: {"host_bytes": peak.host, "device_bytes": peak.device} for phase, peak in run_plan.peaks.items()
         },

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from eigen_core.common.records import Telemetry
     from eigen_core.config import Config
     from eigen_core.housekeeping import CleanedRun, Verification
-    from eigen_core.training.runs import RunStatus
+    from eigen_core.runs.handle import RunStatus
 
 _SHOWN_GENERATIONS = 40
 _MEMORY_GENERATIONS = 3
@@ -194,7 +194,7 @@ def verification_document(found: "Verification") -> dict[str, Any]:
 
 def runs(store: Store = None, as_json: Json = False) -> None:
     """List the runs of a store."""
-    from eigen_core.training.runs import statuses_of
+    from eigen_core.runs.handle import statuses_of
 
     statuses, unreadable = statuses_of(store_of(store))
     if statuses or unreadable or as_json:
@@ -205,15 +205,15 @@ def runs(store: Store = None, as_json: Json = False) -> None:
 
 def show(name: RunName, store: Store = None, as_json: Json = False) -> None:
     """Show a run: its progress, and the results of each generation."""
-    from eigen_core.training.runs import status_of
+    from eigen_core.runs.handle import status_of
 
     print_result(as_json, run_document, print_run, status_of(store_of(store), name))
 
 
 def memory(name: RunName, store: Store = None, as_json: Json = False) -> None:
     """Show the memory use of a run: its newest memory report, or the memory of each phase."""
-    from eigen_core.training.journals import memory_reports
-    from eigen_core.training.runs import status_of
+    from eigen_core.runs.handle import status_of
+    from eigen_core.runs.journals import memory_reports
 
     status = status_of(store_of(store), name)
     print_result(as_json, memory_document, print_memory, status, memory_reports(status.folder))

@@ -32,7 +32,7 @@ from flows.cli.console import (
 from flows.server.prefect_settings import HOST, api_at, client_environment, ui_of
 
 if TYPE_CHECKING:
-    from eigen_core.training.runs import RunStatus
+    from eigen_core.runs.handle import RunStatus
     from flows.server.state_directory import ProcessRecord, StateDirectory
     from flows.server.status import FlowRunStatus, ScheduleStatus, Status
     from flows.server.up import DownResult, UpResult
@@ -294,7 +294,7 @@ def launch(*, options: RunOptions) -> None:
     from eigen_core.config.machine_settings import machine_values, run_values
 
     _environment()
-    from eigen_core.training.runs import Run, require_store
+    from eigen_core.runs.handle import Run, require_store
     from flows.cli.training import refused_with_its_plan, require_trainable
     from flows.server import deployments, state_directory
 

@@ -18,8 +18,8 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.text import install_command
 from flows.cli.common import LARGEST, Json, RunOptions, RunsOn, examples, number, option, run_options
 from flows.cli.console import PlainTable, attributes, output_console, print_json, print_line
+from flows.cli.run_jobs import IsStopped, Train, job_executor, refuse_two_schedulers, require_trained, run_job
 from flows.cli.training import is_finished
-from flows.cli.whole_runs import IsStopped, Train, refuse_two_schedulers, require_trained, whole_run, whole_runs
 
 if TYPE_CHECKING:
     from eigen_core.config import Config
@@ -63,7 +63,7 @@ def sweep(
         ) from error
     definition = Definition(given.config, space_of(vary or (), given.preset, settings), seeds, prune)
     console = output_console()
-    with whole_runs(jobs, runs_on) as in_threads, _locked(given):
+    with job_executor(jobs, runs_on) as in_threads, _locked(given):
         study = Study(given.folder / f"{name}.db", definition)
         training = _Trials(given, study, (lambda _: None) if as_json else partial(print_line, console))
         in_threads([training.train] * jobs)
@@ -109,7 +109,7 @@ class Sweep:
         return run_root(checkpoint.store, checkpoint.local) / ".sweeps"
 
     def champions_of(self, run: str) -> list[float]:
-        from eigen_core.training.runs import Run, status_of
+        from eigen_core.runs.handle import Run, status_of
 
         checkpoint = self.config.checkpoint
         if not Run(checkpoint, run).exists:
@@ -179,13 +179,13 @@ class _Trials:
     def _train(self, trial: Any, train: Train, is_stopped: IsStopped) -> str:  # noqa: ANN401 - Optuna's
         """Train the runs of a trial one after another, and return how it ended; the study may prune it."""
         from eigen_core.judging.sweeps import as_settings
-        from eigen_core.training.runs import Run
+        from eigen_core.runs.handle import Run
 
         sweep, number = self._sweep, trial.number
         settings = [*sweep.settings, *as_settings(trial.params)]
         try:
             runs = [
-                whole_run(sweep.run_of(number, seed), sweep.preset, [*settings, f"seed={seed}"])
+                run_job(sweep.run_of(number, seed), sweep.preset, [*settings, f"seed={seed}"])
                 for seed in sweep.all_seeds
             ]
         except InputError as error:

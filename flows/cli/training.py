@@ -14,7 +14,7 @@ from eigen_core.checkpoint.store import StoreUnavailableError, check_run_name, d
 from eigen_core.common.errors import InputError, SchedulerLostError, Stopped, StoppedByMemory, WorkerLostError
 from eigen_core.common.process import set_umask
 from eigen_core.common.progress import progress_to
-from eigen_core.training.listener import observed_by
+from eigen_core.runs.listener import observed_by
 from flows.cli.common import (
     MEMORY_ADVICE,
     RunName,
@@ -65,7 +65,7 @@ def train(
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     with prepared_to_train(name, config.checkpoint) as display:
         from eigen_core.machine.performance import Profile, profiled_to
-        from eigen_core.training.runs import Run
+        from eigen_core.runs.handle import Run
 
         run = Run(config.checkpoint, name)
         if run.exists:
@@ -73,7 +73,7 @@ def train(
                 raise InputError(
                     f"Run '{name}' exists in {run.location.store.url}: choose another name, or leave out --fresh."
                 )
-            run.require_same(config)
+            run.require_same_settings(config)
         # The first generation of a process warms up caches and allocators.
         profiled = None
         if profile:
@@ -104,7 +104,7 @@ def resume(
 
     url = store_of(options.store)
     with prepared_to_train(name, CheckpointConfig(store=url)) as display:
-        from eigen_core.training.runs import Run
+        from eigen_core.runs.handle import Run
 
         options = replace(options, generations=generations, data=data, store=None)
         given = parse_assignments(options.settings())
@@ -139,11 +139,11 @@ def prepared_to_train(name: str, settings: "CheckpointConfig", console: Console 
 
 def _train(config: "Config", name: str, display: Display) -> None:
     from eigen_core.reporting.trackers import TrackerListener
-    from eigen_core.training.runs import Run, status_of
+    from eigen_core.runs.handle import Run, status_of
 
     console, run = display.console, Run(config.checkpoint, name)
     if is_finished(config, name):
-        run.require_same(config)
+        run.require_same_settings(config)
         status = run.status()
         with TrackerListener(config, run.location, say) as tracking:
             tracking.write(status.history, status.telemetry)
@@ -176,7 +176,7 @@ def answering_server() -> bool:
 
 def is_finished(config: "Config", name: str) -> bool:
     """Return whether the store has all generations of `config`, which may be more than the run was last trained for."""
-    from eigen_core.training.runs import Run
+    from eigen_core.runs.handle import Run
 
     run = Run(config.checkpoint, name)
     return run.is_complete(config) and run.is_in_store()
@@ -213,8 +213,8 @@ def require_trainable(config: "Config", name: str) -> "tuple[Sequence[str], RunP
     from eigen_core.config.registry import tracker_class
     from eigen_core.generation import require_same_data, start_training
     from eigen_core.planning.run_plan import require_fit
+    from eigen_core.runs.handle import Run
     from eigen_core.task import open_data
-    from eigen_core.training.runs import Run
     from eigen_core.workers import workers_of
 
     for tracker in config.reporting.trackers:
@@ -252,7 +252,7 @@ def train_here(runs: "Sequence[tuple[str, Config]]", display: Display) -> None:
     from eigen_core.checkpoint.run_contents import RunLocation
     from eigen_core.reporting.trackers import TrackerListener
     from eigen_core.run import train_run
-    from eigen_core.training.journals import forget_stops_and_attempts
+    from eigen_core.runs.journals import forget_stops_and_attempts
 
     display.announce("reading the data")
     with _shown_on(display, *runs[0]):
@@ -275,7 +275,7 @@ def train_as_flows(runs: "Sequence[tuple[str, Config]]", display: Display) -> No
     root.handlers[:] = [handler for handler in root.handlers if not isinstance(handler, PrefectConsoleHandler)]
     # Prefect's server also gets Eigen's log records of level INFO.
     logging.getLogger("eigen_core").setLevel(logging.INFO)
-    import flows.server.training  # noqa: F401
+    import flows.server.training_flow  # noqa: F401
     from flows.server.flow_runs import RUNNING_NAME
     from flows.server.flows import train_flow
 
@@ -331,7 +331,7 @@ def errors_as_stops(display: Display, name: str, config: "Config") -> Iterator[N
 
 def _memory_report(name: str, config: "Config") -> str:
     from eigen_core.checkpoint.run_contents import RunLocation
-    from eigen_core.training.journals import memory_reports
+    from eigen_core.runs.journals import memory_reports
 
     reports = memory_reports(RunLocation.of(config.checkpoint, name).root / name)
     report = f"The report is {reports[0]} ({command_for('memory', config, name)} shows it). " if reports else ""

@@ -11,11 +11,11 @@ from rich.console import Console
 from eigen_core.common.errors import InputError, Stopped
 from eigen_core.common.progress import progress_to
 from eigen_core.common.text import percent
-from flows.cli import training, whole_runs
+from flows.cli import run_jobs, training
 from flows.cli.common import Json, RunOptions, RunsOn, examples, number, option, run_options
 from flows.cli.console import PlainTable, attributes, output_console, print_fact, print_line, print_result
 from flows.cli.judging import COMPARED, account_document, accounts_of, print_metrics
-from flows.cli.whole_runs import IsStopped, Train, WholeRun
+from flows.cli.run_jobs import IsStopped, RunJob, Train
 
 if TYPE_CHECKING:
     from eigen_core.config import Config
@@ -106,7 +106,7 @@ def walk(
         given.append(f"market.holdout_days={span_days}")
     console = Console(stderr=True) if as_json else output_console()
     config = load_config(options.preset, given)
-    whole_runs.refuse_two_schedulers(config, runs_on)
+    run_jobs.refuse_two_schedulers(config, runs_on)
     planned = partial(_planned, name, config, folds, _train_days(train_days), seeds)
     if jobs is None and runs_on is None:
         trained = _train_one_by_one(planned, name, config, console)
@@ -179,15 +179,15 @@ def _train_side_by_side(
     walk = planned()
     from eigen_core.judging.walk_forward import folder_of, save_walk
 
-    runs = [whole_runs.whole_run(run, preset, [*given, *_own_settings(config)]) for run, config in walk.runs()]
+    runs = [run_jobs.run_job(run, preset, [*given, *_own_settings(config)]) for run, config in walk.runs()]
 
-    def train_run(run: WholeRun, train: Train, is_stopped: IsStopped) -> None:
+    def train_run(run: RunJob, train: Train, is_stopped: IsStopped) -> None:
         say(f"{run.name} begins")
         log = folder_of(walk) / f"{run.name}.log"
-        whole_runs.require_trained(run, train(run, log, is_stopped), log)
+        run_jobs.require_trained(run, train(run, log, is_stopped), log)
         say(f"{run.name} is finished")
 
-    with whole_runs.whole_runs(jobs, runs_on) as in_threads:
+    with run_jobs.job_executor(jobs, runs_on) as in_threads:
         save_walk(walk)
         folder_of(walk).mkdir(parents=True, exist_ok=True)
         in_threads(partial(train_run, run) for run in runs if not training.is_finished(run.config, run.name))

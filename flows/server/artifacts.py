@@ -131,7 +131,7 @@ class Reporter:
         self._sender: Future[None] | None = None
 
     def __enter__(self) -> Self:
-        self._sender = self._threads.submit(copy_context().run, self._send_all)
+        self._sender = self._threads.submit(copy_context().run, self._send_until_end)
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
@@ -154,11 +154,11 @@ class Reporter:
         if self._sender is not None and self._sender.done():
             self._sender.result()
 
-    def _send_all(self) -> None:
+    def _send_until_end(self) -> None:
         # A separate client: the one in the flow run's context belongs to the training thread.
         with retry_once(), SyncClientContext():
             while reports := self._next():
-                self._send(reports)
+                self._send_batch(reports)
 
     def _next(self) -> list[Callable[[], None]]:
         """Wait for reports and return them; after the end of the context, return an empty list."""
@@ -167,7 +167,7 @@ class Reporter:
             reports, self._waiting = list(self._waiting.values()), {}
         return reports
 
-    def _send(self, reports: list[Callable[[], None]]) -> None:
+    def _send_batch(self, reports: list[Callable[[], None]]) -> None:
         began = time.monotonic()
         for send in (require_server, *reports):
             try:

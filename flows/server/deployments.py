@@ -354,11 +354,11 @@ def resume(api: str, *, always: bool = True, worker: str | None = None) -> str |
 
 def require_same_run_here(config: Config, run: str) -> None:
     """Raise an `InputError` if the run exists in the store of `config` with other settings, or a process trains it."""
-    from eigen_core.training.runs import Run
+    from eigen_core.runs.handle import Run
 
     here = Run(config.checkpoint, run)
     if here.exists:
-        here.require_same(config)
+        here.require_same_settings(config)
         if here.is_running():
             raise InputError(f"Run '{run}' is being trained by another process: wait until it ends, or stop it.")
 

@@ -28,13 +28,13 @@ from eigen_core.checkpoint.store import StoreUnavailableError, default_run_name
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import GenerationRecord, HoldoutResult, Telemetry
 from eigen_core.config import Config
-from eigen_core.training.listener import Listener, Training
+from eigen_core.runs.listener import Listener, Training
 from flows.server.artifacts import Reporter, client_or_warning, require_server, server_is_there
 from flows.server.prefect_internals import LIMIT_REACHED
 from flows.server.state_directory import ProcessRecord, StateDirectory, wait_until
 
 if TYPE_CHECKING:
-    from eigen_core.training.journals import Start
+    from eigen_core.runs.journals import Start
 
 T = TypeVar("T")
 
@@ -422,7 +422,7 @@ def _keep_stop(flow_run: FlowRun, home: StateDirectory, worker: ProcessRecord | 
     run = trained_run(flow_run)
     if run is not None:
         # Imported here because it loads torch.
-        from flows.server.training import keep_stop
+        from flows.server.training_flow import keep_stop
 
         keep_stop(run, home, worker)
 

@@ -30,7 +30,7 @@ if runtime.flow_run.id is not None:
     # In the process of a flow run, import what a training needs now: Prefect's threads parse signatures when the flow
     # begins, pydantic parses the sources of models as they are imported, and before Python 3.11.8 and 3.12.2 two
     # threads that parse at once may raise a SystemError (github.com/python/cpython/issues/106905).
-    import flows.server.training  # noqa: F401
+    import flows.server.training_flow  # noqa: F401
 
 
 class _Form:
@@ -154,7 +154,7 @@ def train_flow(config: FormConfig, run: str | None = None, resume: bool = False)
     """
     with stop_requests_raised():
         # Prefect also imports this file for hooks and forms, which need no training.
-        from flows.server.training import train_flow_run
+        from flows.server.training_flow import train_flow_run
 
         return train_flow_run(config, run, resume=resume)
 

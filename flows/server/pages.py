@@ -17,8 +17,8 @@ from eigen_core.config import Config
 from eigen_core.machine import MemoryGuard, MemoryReport, report_markdown
 from eigen_core.planning.run_plan import RunPlan
 from eigen_core.reporting import tables
-from eigen_core.training.journals import Start, goodput
-from eigen_core.training.listener import Listener, Training
+from eigen_core.runs.journals import Start, goodput
+from eigen_core.runs.listener import Listener, Training
 from flows.server.artifacts import Artifacts, Reporter, artifact_key, client_or_warning, server_is_there
 
 # Number of last generations from which the remaining time is estimated.

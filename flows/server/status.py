@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, InstanceOf, PlainSerializer, 
 from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.common.errors import InputError, Stopped
 from eigen_core.config.model import CheckpointConfig
-from eigen_core.training.runs import Run, RunStatus, runs_in, status_of
+from eigen_core.runs.handle import Run, RunStatus, runs_in, status_of
 from flows.server.prefect_settings import ui_of
 from flows.server.servers import answers, configured_api
 from flows.server.state_directory import ProcessRecord, StateDirectory, store_here

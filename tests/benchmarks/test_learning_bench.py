@@ -8,7 +8,7 @@ from benchmarks.learning import judgement
 from benchmarks.learning.markets import KnownMarket, known_market
 from benchmarks.learning.trial import trial_config
 from eigen_core.config import Config
-from eigen_core.learning.champion import spread_starts
+from eigen_core.learning.fitness import spread_starts
 from eigen_core.trading.synthetic import FEATURE, coming_returns
 
 _DAYS, _ASSETS, _EDGE = 3_000, 20, 0.3

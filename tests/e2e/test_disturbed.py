@@ -11,7 +11,7 @@ import pytest
 from operated import BUSY_SECONDS, GENERATIONS, Operated, Undisturbed, outcome
 
 from eigen_core.housekeeping import verify_run
-from eigen_core.training.runs import Run
+from eigen_core.runs.handle import Run
 
 _DISTURBANCES = 40
 _GENERATIONS = 2 * _DISTURBANCES

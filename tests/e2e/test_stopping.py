@@ -12,7 +12,7 @@ import pytest
 from operated import BUSY_SECONDS, GENERATIONS, PHASES, Operated, Undisturbed, is_told_to_stop, outcome
 
 from eigen_core.housekeeping import verify_run
-from eigen_core.training.runs import Run
+from eigen_core.runs.handle import Run
 
 pytestmark = pytest.mark.thorough
 

@@ -12,7 +12,7 @@ from operated import BUSY_SECONDS, GENERATIONS, Operated, Undisturbed, is_told_t
 from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.housekeeping import verify_run
-from eigen_core.training.runs import Run, status_of
+from eigen_core.runs.handle import Run, status_of
 
 pytestmark = pytest.mark.thorough
 

@@ -18,8 +18,8 @@ from eigen_core import generation
 from eigen_core.checkpoint.store import open_store
 from eigen_core.planning.run_plan import RunTooLargeError
 from eigen_core.reporting.drawing import Drawing
+from eigen_core.runs.listener import Listener, observed_by
 from eigen_core.task import open_data
-from eigen_core.training.listener import Listener, observed_by
 
 pytestmark = pytest.mark.usefixtures("prefect_api")
 

@@ -24,8 +24,8 @@ from eigen_core.common.progress import report_progress
 from eigen_core.common.records import GenerationRecord
 from eigen_core.config import Config
 from eigen_core.machine import MemoryGuardError
-from eigen_core.training.journals import memory_reports
-from eigen_core.training.runs import status_of
+from eigen_core.runs.handle import status_of
+from eigen_core.runs.journals import memory_reports
 from flows.server.artifacts import artifact_key
 from flows.server.flow_runs import GUARD_NAME
 

@@ -54,7 +54,7 @@ def train(config: Config, name: str = "run") -> "State[Any]":
 
 
 def records(config: Config, name: str = "run") -> "tuple[GenerationRecord, ...]":
-    from eigen_core.training.runs import status_of
+    from eigen_core.runs.handle import status_of
 
     return status_of(config.checkpoint.store, name).history
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from eigen_core.common.records import Curve
 from eigen_core.config import Config
-from eigen_core.learning.base_learners import BatchLearner, Step, row_norms
+from eigen_core.learning.base_learners import BatchLearner, StepInputs, row_norms
 from eigen_core.networks import Heads
 from eigen_core.networks.population import Population
 from eigen_core.task.replay import Replay
@@ -20,6 +20,6 @@ class JitterLearner(BatchLearner[Any, Any]):
     def heads(config: Config) -> Heads:  # noqa: ARG004
         return Heads()
 
-    def _step(self, group: Population, replay: Replay, step: Step) -> list[Tensor]:  # noqa: ARG002
+    def _step(self, group: Population, replay: Replay, step: StepInputs) -> list[Tensor]:  # noqa: ARG002
         group.weights.mul_(1.0 + 0.01 * step.noise[0][0].flatten(1)[:, :1])
         return [row_norms(group.weights)]

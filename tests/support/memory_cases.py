@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from eigen_core.config.model import MemoryConfig
 from eigen_core.machine import DeviceLimit, DeviceUsage, HostLimit, MemoryGuard, MemoryReport, Usage
-from eigen_core.machine.usage import SystemMeter
+from eigen_core.machine.memory_usage import SystemMeter
 
 MB = 1_000_000
 LIMIT = 1_000 * MB

@@ -19,7 +19,7 @@ from flow_cases import free_port, run_eigen
 from kept_database import begin_with_copy, kept_file
 
 from eigen_core.config.loading import parse_assignments
-from eigen_core.training.runs import RunStatus, status_of
+from eigen_core.runs.handle import RunStatus, status_of
 from flows.server.flow_runs import POOL
 from flows.server.state_directory import StateDirectory
 

@@ -11,7 +11,7 @@ from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.checkpoint.session import create_run, open_session
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.config import Config
-from eigen_core.training.journals import remember_own_settings
+from eigen_core.runs.journals import remember_own_settings
 
 
 def run_config(store: str | Path, here: Path, **checkpoint: Any) -> Config:

@@ -10,7 +10,7 @@ from eigen_core.config import Config
 from eigen_core.config.stored import stored_values
 from eigen_core.generation import evaluate, evolve, hold_out, snapshot, start_training, train
 from eigen_core.market import build_panel
-from eigen_core.training.runs import Run
+from eigen_core.runs.handle import Run
 
 RUN = "small"
 

@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 
 from eigen_core.checkpoint import replay_shards as ring_module
 from eigen_core.checkpoint.integrity import DamagedFileError, blob_path, checksummed
-from eigen_core.checkpoint.manifest import Manifest, RingEntry, ShardEntry, TensorFacts
+from eigen_core.checkpoint.manifest import Manifest, RingEntry, ShardEntry, TensorInfo
 from eigen_core.checkpoint.replay_shards import Ring, empty_ring, read_shard, ring_columns, rows_as_bytes
 from eigen_core.checkpoint.run_directory import RunDirectory, SavedGeneration
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.machine import lazy_zeros
-from eigen_core.machine.usage import own_resident_bytes
+from eigen_core.machine.memory_usage import own_resident_bytes
 
 OTHER_WRITERS: dict[str, Callable[[bytes], bytes]] = {"none": bytes, "gzip": gzip.compress}
 """How earlier versions could store a shard, too."""
@@ -389,7 +389,7 @@ def test_blocks_of_any_length_are_read(stream: tuple[bytes, RingEntry], wrap: Ca
 
 def test_a_ring_for_which_there_is_no_memory_is_damage() -> None:
     shard = ShardEntry(first=0, count=1, bytes=1, sha256="0" * 64, raw_bytes=1, compression="none")
-    column = TensorFacts(name="a", dtype="F64", shape=(9,))
+    column = TensorInfo(name="a", dtype="F64", shape=(9,))
     entry = RingEntry(capacity=10**14, size=1, written=1, columns=(column,), shards=(shard,))
     with pytest.raises(DamagedFileError, match="more memory than there is"):
         empty_ring(entry)

@@ -30,7 +30,7 @@ from safetensors import safe_open
 import eigen_core.checkpoint
 from eigen_core.checkpoint.export import read_champion, write_champion
 from eigen_core.checkpoint.integrity import blob_path
-from eigen_core.checkpoint.manifest import FileEntry, Manifest, RingEntry, ShardEntry, TensorFacts
+from eigen_core.checkpoint.manifest import FileEntry, Manifest, RingEntry, ShardEntry, TensorInfo
 from eigen_core.checkpoint.replay_shards import Ring
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.snapshot import Snapshot
@@ -192,7 +192,7 @@ def test_the_schema_in_the_package_is_that_of_the_model() -> None:
 
 def test_the_documentation_names_every_field() -> None:
     text = (Path(__file__).parents[3] / "docs" / "file-format.md").read_text()
-    for kind in (Manifest, RingEntry, ShardEntry, FileEntry, TensorFacts):
+    for kind in (Manifest, RingEntry, ShardEntry, FileEntry, TensorInfo):
         for field in kind.model_fields:
             assert f"`{field}`" in text, field
 

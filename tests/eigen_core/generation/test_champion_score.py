@@ -17,7 +17,7 @@ from training_cases import advance, content_of, market_of, small_state
 from eigen_core.common.records import Lineage, ancestors_after, champion_path
 from eigen_core.generation import TrainingState, evaluate, evolve, hold_out, start_training, train
 from eigen_core.generation.phases import fitness_slices, mean_distance, policy_distance, validation_slices
-from eigen_core.learning.champion import standard_errors
+from eigen_core.learning.fitness import standard_errors
 from eigen_core.networks.population import initial_weights
 
 _STEPS = 12

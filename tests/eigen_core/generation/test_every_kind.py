@@ -26,7 +26,7 @@ from eigen_core.generation import hold_out, restore, snapshot, start_training
 from eigen_core.learning.interface import learner_settings
 from eigen_core.machine import performance
 from eigen_core.machine.limits import Limit
-from eigen_core.machine.usage import own_resident_bytes
+from eigen_core.machine.memory_usage import own_resident_bytes
 from eigen_core.planning.probe import measure
 from eigen_core.planning.run_plan import RunPlan
 from eigen_core.planning.sizes import Sizes

@@ -24,7 +24,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.config.stored import config_from_stored
 from eigen_core.generation import TrainingState, record_telemetry, restore, snapshot, snapshot_form, start_training
-from eigen_core.machine.arithmetic import arithmetic_of
+from eigen_core.machine.reproducibility import arithmetic_of
 from eigen_core.task.transitions import check_rows
 
 KINDS: list[dict[str, Any]] = [
@@ -136,7 +136,7 @@ def content_in(saved: Snapshot) -> SimpleNamespace:
     return SimpleNamespace(
         generation=saved.generation,
         champion_generation=saved.champion_generation,
-        facts=documents.pop("champion"),
+        metadata=documents.pop("champion"),
         columns={name: column.cpu().clone() for name, column in saved.ring.columns.items()},
         written=saved.ring.written,
         **documents,
@@ -148,7 +148,7 @@ def snapshot_in(content: SimpleNamespace) -> Snapshot:
     return Snapshot(
         content.generation,
         {"population": content.population, "champion": content.champion},
-        {name: getattr(content, name) for name in ("state", "history", "telemetry")} | {"champion": content.facts},
+        {name: getattr(content, name) for name in ("state", "history", "telemetry")} | {"champion": content.metadata},
         content.champion_generation,
         Ring(content.columns, min(content.written, len(content.columns["day"])), content.written),
     )

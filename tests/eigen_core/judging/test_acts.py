@@ -18,7 +18,7 @@ from eigen_core.judging import act as act_ledger
 from eigen_core.judging.act import Act, Correction, Difference, Reconciliation, act
 from eigen_core.judging.backtest import decisions_among
 from eigen_core.judging.run_backtests import backtest
-from eigen_core.training.runs import status_of
+from eigen_core.runs.handle import status_of
 from flows.cli.app import app
 
 _DAYS = 400

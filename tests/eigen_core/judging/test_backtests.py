@@ -13,7 +13,7 @@ from trained_run_cases import RUN, trained
 
 from eigen_core.common.errors import InputError
 from eigen_core.judging.run_backtests import Backtest, backtest
-from eigen_core.training.runs import Run
+from eigen_core.runs.handle import Run
 
 DRAWS = 20
 CONTRACT = {

@@ -22,7 +22,7 @@ from eigen_core.judging.importance import (
     run_importance,
 )
 from eigen_core.market import Panel, build_panel
-from eigen_core.training.runs import Run
+from eigen_core.runs.handle import Run
 
 _FEATURES = 4
 

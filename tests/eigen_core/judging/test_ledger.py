@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from memory_store import MemoryStore
 from typer.testing import Result
 
-from eigen_core.checkpoint.store import LEDGER_HEAD, LOOKS, LOOKS_CHAIN, Store, check_run_name, open_store
+from eigen_core.checkpoint.store import (
+    CHAIN_HEAD,
+    EVALUATION_CHAIN,
+    EVALUATION_LOG,
+    Store,
+    check_run_name,
+    open_store,
+)
 from eigen_core.common.errors import InputError
 from eigen_core.judging.evaluation_log import Look, Looks, evaluation_log_damages, looks_at, record_look
 from eigen_core.judging.trust import Claims, Trial, Trust, TrustTrials
@@ -43,7 +50,7 @@ def counted(store: Store) -> Looks:
 
 
 def files(store: Store) -> list[str]:
-    return [found.name for folder in (LOOKS, LOOKS_CHAIN) for found in store.objects(folder)]
+    return [found.name for folder in (EVALUATION_LOG, EVALUATION_CHAIN) for found in store.objects(folder)]
 
 
 def test_the_same_look_counts_once_and_overlapping_days_count(store: Store) -> None:
@@ -78,7 +85,7 @@ def test_damaged_looks_count(store: Store, caplog: pytest.LogCaptureFixture) -> 
 def edited(store: Store, name: str) -> None:
     """Write another Sharpe ratio into a file of the ledger, or another origin into its head."""
     values = json.loads(store.read(name, 2**20))
-    values.get("look", values)["ledger" if name == LEDGER_HEAD else "sharpe"] = "0" if name == LEDGER_HEAD else 0.3
+    values.get("look", values)["ledger" if name == CHAIN_HEAD else "sharpe"] = "0" if name == CHAIN_HEAD else 0.3
     store.put(name, json.dumps(values).encode())
 
 
@@ -115,7 +122,9 @@ def test_no_file_of_the_ledger_is_changed_unseen_and_no_look_is_lost(changes: di
 
 def newest(number: int) -> list[str]:
     numbers = range(len(AGENTS) - number, len(AGENTS))
-    return [name for place in numbers for name in (look_of(AGENTS[place]).name, f"{LOOKS_CHAIN}{place + 1:08d}.json")]
+    return [
+        name for place in numbers for name in (look_of(AGENTS[place]).name, f"{EVALUATION_CHAIN}{place + 1:08d}.json")
+    ]
 
 
 @pytest.mark.parametrize("number", range(1, len(AGENTS) + 1))
@@ -136,12 +145,12 @@ def test_the_head_of_a_ledger_that_is_changed_or_deleted_is_named(
     five: Store, change: Callable[[Store, str], None]
 ) -> None:
     five.delete(newest(1))
-    change(five, LEDGER_HEAD)
+    change(five, CHAIN_HEAD)
     assert counted(five).count >= 5
-    assert LEDGER_HEAD in [damage.path for damage in evaluation_log_damages(five)]
+    assert CHAIN_HEAD in [damage.path for damage in evaluation_log_damages(five)]
     record_look(five, look_of("f"))
     assert counted(five).count >= 6
-    assert LEDGER_HEAD in [damage.path for damage in evaluation_log_damages(five)]
+    assert CHAIN_HEAD in [damage.path for damage in evaluation_log_damages(five)]
 
 
 def test_a_machine_that_has_added_looks_knows_them_though_the_store_is_put_back(
@@ -149,10 +158,10 @@ def test_a_machine_that_has_added_looks_knows_them_though_the_store_is_put_back(
 ) -> None:
     for agent in AGENTS[:-1]:
         record_look(store, look_of(agent))
-    head = store.read(LEDGER_HEAD, 2**20)
+    head = store.read(CHAIN_HEAD, 2**20)
     record_look(store, look_of(AGENTS[-1]))
     store.delete(newest(1))
-    store.put(LEDGER_HEAD, head)
+    store.put(CHAIN_HEAD, head)
     assert (counted(store).count, len(evaluation_log_damages(store))) == (5, 1)
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("EIGEN_CACHE", str(tmp_path / "another machine"))
@@ -164,7 +173,7 @@ def test_a_machine_that_has_added_looks_knows_them_though_the_store_is_put_back(
 
 
 def test_a_new_store_in_the_place_of_another_begins_without_looks(five: Store) -> None:
-    five.delete([*files(five), LEDGER_HEAD])
+    five.delete([*files(five), CHAIN_HEAD])
     assert (counted(five).count, evaluation_log_damages(five)) == (0, ())
     record_look(five, look_of("a"))
     assert (counted(five).count, evaluation_log_damages(five)) == (1, ())
@@ -174,7 +183,7 @@ def test_a_chain_from_before_there_was_a_head_goes_on(five: Store, tmp_path: Pat
     older, previous = open_store(str(tmp_path / "older")), ""
     for name in files(five):
         content = five.read(name, 2**20)
-        if name.startswith(LOOKS_CHAIN):
+        if name.startswith(EVALUATION_CHAIN):
             values = json.loads(content) | {"previous": previous}
             del values["ledger"]
             content = json.dumps(values).encode()
@@ -190,9 +199,9 @@ def test_a_chain_from_before_there_was_a_head_goes_on(five: Store, tmp_path: Pat
 def test_a_process_that_dies_before_it_keeps_the_head_damages_nothing(store: Store) -> None:
     for agent in AGENTS[:-1]:
         record_look(store, look_of(agent))
-    head = store.read(LEDGER_HEAD, 2**20)
+    head = store.read(CHAIN_HEAD, 2**20)
     record_look(store, look_of(AGENTS[-1]))
-    store.put(LEDGER_HEAD, head)
+    store.put(CHAIN_HEAD, head)
     assert (counted(store).count, evaluation_log_damages(store)) == (5, ())
     record_look(store, look_of("f"))
     assert (counted(store).count, evaluation_log_damages(store)) == (6, ())
@@ -212,11 +221,11 @@ def test_a_machine_without_a_folder_for_copies_still_counts(
 )
 def test_a_foreign_head_costs_nothing(store: Store, content: bytes) -> None:
     record_look(store, look_of("a"))
-    store.put(LEDGER_HEAD, content)
+    store.put(CHAIN_HEAD, content)
     assert counted(store).count == 2
     record_look(store, look_of("b"))
     assert counted(store).count == 3
-    assert [damage.path for damage in evaluation_log_damages(store)] == [LEDGER_HEAD]
+    assert [damage.path for damage in evaluation_log_damages(store)] == [CHAIN_HEAD]
 
 
 def test_looks_from_before_there_was_a_chain_count_and_are_in_it_from_now_on(store: Store) -> None:

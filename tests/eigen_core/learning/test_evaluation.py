@@ -12,7 +12,7 @@ from trading_cases import SlowEpisode
 
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
-from eigen_core.learning.champion import mean_of_lowest, spread_starts
+from eigen_core.learning.fitness import mean_of_lowest, spread_starts
 from eigen_core.market import Panel
 from eigen_core.networks import Heads
 from eigen_core.networks.population import initial_weights

@@ -230,4 +230,4 @@ def test_a_first_agent_that_does_nothing_makes_no_plateau_while_the_others_impro
         )
         bred_now = method.breed(ended)
         population, state = bred_now.population, bred_now.state
-    assert (bred_now.facts["mutation_rate"] != begun) == grows
+    assert (bred_now.statistics["mutation_rate"] != begun) == grows

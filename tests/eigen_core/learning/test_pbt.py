@@ -16,7 +16,7 @@ from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import registry
 from eigen_core.generation import restore, start_training
 from eigen_core.learning.cem import CemMethod
-from eigen_core.learning.champion import Champion
+from eigen_core.learning.fitness import Champion
 from eigen_core.learning.genetic import ErlMethod
 from eigen_core.learning.pbt import GENES, PbtMethod, perturbed
 from eigen_core.learning.population_method import GenerationResult, MethodState, NextPopulation
@@ -74,7 +74,7 @@ def test_between_two_copies_nothing_changes() -> None:
     end, after = bred(generation=9)
     assert after.population is end.population
     assert {one.origin for one in after.lineages} == {"elite"}
-    assert after.facts["median_gamma"] == pytest.approx(np.median(end.population.genes["gamma"].tolist()))
+    assert after.statistics["median_gamma"] == pytest.approx(np.median(end.population.genes["gamma"].tolist()))
 
 
 def test_genes_begin_around_the_configured_ones_and_gamma_stays_below_one() -> None:
@@ -217,7 +217,7 @@ def test_the_fittest_move_the_distribution_by_their_weights_before_learning(size
     variance += 1e-5 + (1e-3 - 1e-5) * 0.95**generation
     assert torch.allclose(bred.state.tensors["mean"].double(), mean, atol=1e-6)
     assert torch.allclose(bred.state.tensors["variance"].double(), variance)
-    assert bred.facts["distribution_std"] == pytest.approx(float(variance.mean().sqrt()), rel=1e-5)
+    assert bred.statistics["distribution_std"] == pytest.approx(float(variance.mean().sqrt()), rel=1e-5)
 
 
 def test_who_has_learned_is_evaluated_once_more_and_its_critic_lives_on() -> None:

@@ -16,7 +16,7 @@ from eigen_core.machine import HostLimit, SharedTensor, lazy_zeros, shared_zeros
 from eigen_core.machine.allocation import keep_reserve
 from eigen_core.machine.gpu import visible_gpus
 from eigen_core.machine.limits import LimitKind
-from eigen_core.machine.usage import own_resident_bytes, resident_part, statm
+from eigen_core.machine.memory_usage import own_resident_bytes, resident_part, statm
 
 SIZE = 400_000_000
 MARGIN = 20_000_000

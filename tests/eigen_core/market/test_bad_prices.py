@@ -17,7 +17,7 @@ from market_cases import business_days, cleaned, random_bars, small_config, writ
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.config.market import BUNDLED, path_of_data
-from eigen_core.machine.usage import own_resident_bytes
+from eigen_core.machine.memory_usage import own_resident_bytes
 from eigen_core.market import build_panel
 from eigen_core.market.audit import audit_market
 from eigen_core.market.build import TrainingDays, inference_panel
@@ -185,7 +185,7 @@ def test_reading_takes_no_more_memory_than_is_expected(tmp_path: Path, layout: s
 from pathlib import Path
 from eigen_core.config.loading import load_config
 from eigen_core.market import build_panel
-from eigen_core.machine.usage import peak_resident_bytes
+from eigen_core.machine.memory_usage import peak_resident_bytes
 config = load_config(None, ["market.data={path}", "market.layout={layout}", "market.suspicious=keep"])
 before = peak_resident_bytes()
 build_panel(config, Path("{tmp_path}"))

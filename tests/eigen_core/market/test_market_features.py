@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from eigen_core.common.errors import InputError
 from eigen_core.market import Panel, build_panel
 from eigen_core.market.features import FORWARD_FILL_DAYS, Bars, FeatureSet, column_features, feature_names
-from eigen_core.task.panel import PanelFacts
+from eigen_core.task.panel import PanelDimensions
 
 Series = NDArray[np.float64]
 
@@ -254,6 +254,6 @@ def test_fingerprint_is_that_of_what_functions_return(
 def test_plan_without_data_knows_functions_and_refuses_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install_features(monkeypatch, tmp_path, ["gap", "calendar"])
     config = small_config(own_features=["gap", "calendar"])
-    assert PanelFacts.of_shape(config, 500, 3, 3).features == len(feature_names("returns", True, True)) + 3
+    assert PanelDimensions.of_shape(config, 500, 3, 3).features == len(feature_names("returns", True, True)) + 3
     with pytest.raises(InputError, match="number of features is not known without the data"):
-        PanelFacts.of_shape(small_config(features="columns"), 500, 3, 3)
+        PanelDimensions.of_shape(small_config(features="columns"), 500, 3, 3)

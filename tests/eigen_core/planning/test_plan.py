@@ -1,4 +1,4 @@
-"""The plan: sizes in memory and on disk as runs hold them, peaks, verdicts, workers, settings that fit."""
+"""The plan: sizes in memory and on disk as runs hold them, peaks, checks, workers, settings that fit."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ from eigen_core.config.learning import batch_setting
 from eigen_core.generation import snapshot, start_training
 from eigen_core.machine.allocation import owned_bytes
 from eigen_core.machine.limits import Limit
-from eigen_core.planning.parts import Part, local_worker_count
+from eigen_core.planning.memory_parts import Part, local_worker_count
 from eigen_core.planning.probe import ProbeFailure, ProbeResult
 from eigen_core.planning.run_plan import RunPlan, Where, suggestions_for
 from eigen_core.planning.sizes import DiskPlan, Memory, Sizes
@@ -108,10 +108,10 @@ def test_without_a_measurement_the_plan_is_a_lower_bound_and_says_so(
     measured: ProbeFailure | None, fits: bool, least_mb: int
 ) -> None:
     plan = planned(measured, limits=below(1_000 * MB))
-    (verdict,) = plan.verdicts
-    assert (plan.fits, verdict.at_least) == (fits, True)
-    assert least_mb * MB <= verdict.peak_bytes < (least_mb + 100) * MB
-    assert verdict.phase == "train" or least_mb == 450
+    (check,) = plan.checks
+    assert (plan.fits, check.at_least) == (fits, True)
+    assert least_mb * MB <= check.peak_bytes < (least_mb + 100) * MB
+    assert check.phase == "train" or least_mb == 450
 
 
 def test_on_a_gpu_tensors_are_on_the_device() -> None:
@@ -119,7 +119,7 @@ def test_on_a_gpu_tensors_are_on_the_device() -> None:
     assert part(plan, "population").device_bytes == sizes.population_bytes
     assert part(plan, "replay").device_bytes == CONFIG.replay.capacity * sizes.row_bytes
     assert part(plan, "learning").device_bytes == 200 * MB
-    assert plan.verdicts[0].peak_bytes == plan.peaks[plan.peak_phase("device")].device > 10**8
+    assert plan.checks[0].peak_bytes == plan.peaks[plan.peak_phase("device")].device > 10**8
     assert not plan.fits
     assert tensors_of_workers(plan) == 0 < tensors_of_workers(planned(device="cuda", workers=2))
 
@@ -182,7 +182,7 @@ def test_where_memory_is_not_shared_each_worker_has_a_copy_of_the_replay_and_wor
 def test_auto_takes_all_cores_or_gpus_and_at_most_one_an_agent(
     device: Literal["cpu", "cuda"], found: int, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eigen_core.planning.parts.usable_cores", lambda: found if device == "cpu" else 1)
+    monkeypatch.setattr("eigen_core.planning.memory_parts.usable_cores", lambda: found if device == "cpu" else 1)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: found)
     assert local_worker_count(CONFIG.model_copy(update={"workers": "auto"}), device) == count
     assert local_worker_count(CONFIG, device) == 0

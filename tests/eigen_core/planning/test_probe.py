@@ -12,7 +12,7 @@ from training_cases import advance, content_of
 
 from eigen_core.config import Config
 from eigen_core.generation import start_training
-from eigen_core.machine.usage import own_resident_bytes
+from eigen_core.machine.memory_usage import own_resident_bytes
 from eigen_core.planning.probe import ProbeFailure, ProbeResult, cache_probe, cached_probe, measure, probe
 from eigen_core.task import TaskData, open_data
 

@@ -18,7 +18,7 @@ from eigen_core.machine import DeviceLimit, DeviceUsage, HostLimit, MemoryGuardE
 from eigen_core.machine.limits import ControlGroup, LimitKind
 from eigen_core.memory_watch import MemoryWatch
 from eigen_core.planning import run_plan as module
-from eigen_core.planning.parts import CUDA_CONTEXT_BYTES, PHASES
+from eigen_core.planning.memory_parts import CUDA_CONTEXT_BYTES, PHASES
 from eigen_core.planning.probe import ProbeFailure, ProbeResult
 from eigen_core.planning.run_plan import RunPlan, RunTooLargeError, plan_run, require_fit
 from eigen_core.planning.sizes import Sizes
@@ -60,9 +60,9 @@ def peak_of(run_plan: RunPlan) -> int:
 
 
 def headroom_of(run_plan: RunPlan) -> int:
-    (verdict,) = run_plan.memory_verdicts
-    assert verdict.where == "host"
-    return verdict.limit_bytes
+    (check,) = run_plan.memory_checks
+    assert check.where == "host"
+    return check.limit_bytes
 
 
 def test_a_limit_of_the_runs_own_is_taken_up_to_the_hard_line() -> None:
@@ -72,7 +72,7 @@ def test_a_limit_of_the_runs_own_is_taken_up_to_the_hard_line() -> None:
     assert headroom_of(fits) == int(0.93 * int(enough * GB))
     assert fits.fits
     assert not fits.suggestions
-    (lacking,) = [verdict for verdict in lacks.verdicts if not verdict.fits]
+    (lacking,) = [check for check in lacks.checks if not check.fits]
     assert 0 < lacking.missing_bytes < 2 * MB
     assert lacking.phase == lacks.peak_phase()
     assert planned(f"memory.limit_gb={short}", "memory.hard=0.95").fits
@@ -82,7 +82,7 @@ def test_a_limit_of_the_runs_own_is_taken_up_to_the_hard_line() -> None:
 def test_what_others_take_of_the_machine_is_taken_off(monkeypatch: pytest.MonkeyPatch) -> None:
     bounded(monkeypatch, 100 * GB, "machine")
     machine = SimpleNamespace(total=100 * GB, available=60 * GB)
-    monkeypatch.setattr("eigen_core.machine.usage.psutil.virtual_memory", lambda: machine)
+    monkeypatch.setattr("eigen_core.machine.memory_usage.psutil.virtual_memory", lambda: machine)
     assert headroom_of(planned()) == pytest.approx(93 * GB - (40 * GB - host_bytes()), abs=0.1 * GB)
 
 
@@ -93,27 +93,27 @@ def test_what_others_take_of_a_group_is_taken_off_and_the_limit_that_leaves_leas
     monkeypatch.setattr(module, "host_limits", lambda _: (HostLimit(9 * GB, "memory.limit_gb", "run"), group))
     (tmp_path / "memory.stat").write_text("active_file 1000000000\ninactive_file 0\nslab_reclaimable 0\n")
     (tmp_path / "memory.current").write_text(str(host_bytes() + 4 * GB))
-    (crowded, _) = planned().verdicts
+    (crowded, _) = planned().checks
     # Of the 4 GB more than this process, one is files that the kernel drops.
     assert crowded.limit_bytes == pytest.approx(6.3 * GB, abs=0.1 * GB)
     assert "a group, less 3" in crowded.origin
     (tmp_path / "memory.current").write_text(str(GB + 1))
-    (alone, _) = planned().verdicts
+    (alone, _) = planned().checks
     assert (alone.limit_bytes, alone.origin) == (int(0.93 * 9 * GB), "93% of 9.00 GB, memory.limit_gb")
     monkeypatch.setattr(module, "host_limits", lambda _: (group,))
-    assert planned().verdicts[0].origin == "93% of 10.00 GB, a group"
+    assert planned().checks[0].origin == "93% of 10.00 GB, a group"
     # A group that cannot be read.
     (tmp_path / "memory.stat").unlink()
-    assert planned().verdicts[0].origin == "93% of 10.00 GB, a group"
+    assert planned().checks[0].origin == "93% of 10.00 GB, a group"
 
 
 def test_addresses_are_those_of_this_process_and_not_all_have_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     bounded(monkeypatch, 20 * GB, "address_space")
     unused = 4 * GB
-    monkeypatch.setattr("eigen_core.machine.usage.statm", lambda *_: (1 * GB + unused, 1 * GB))
+    monkeypatch.setattr("eigen_core.machine.memory_usage.statm", lambda *_: (1 * GB + unused, 1 * GB))
     run_plan = planned()
     assert headroom_of(run_plan) == pytest.approx(18.6 * GB - unused - run_plan.sizes.nonresident_bytes, abs=0.1 * GB)
-    assert "of addresses that are not resident" in run_plan.verdicts[0].origin
+    assert "of addresses that are not resident" in run_plan.checks[0].origin
 
 
 def test_on_a_gpu_others_are_taken_off_and_the_own_context_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,9 +121,9 @@ def test_on_a_gpu_others_are_taken_off_and_the_own_context_is_not(monkeypatch: p
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr(module, "device_limit", lambda _: DeviceLimit(80 * GB, "A GPU", device))
     usage = DeviceUsage(allocated=0, reserved=1 * GB, taken=11 * GB + CUDA_CONTEXT_BYTES)
-    monkeypatch.setattr("eigen_core.machine.usage.device_bytes", lambda _: usage)
+    monkeypatch.setattr("eigen_core.machine.memory_usage.device_bytes", lambda _: usage)
     run_plan = plan_run(*_on_gpu())
-    (headroom,) = [verdict for verdict in run_plan.verdicts if verdict.where == "device"]
+    (headroom,) = [check for check in run_plan.checks if check.where == "device"]
     assert headroom.limit_bytes == int(0.93 * 80 * GB) - 10 * GB
     assert "A GPU, less 10.00 GB that other processes use now" in headroom.origin
     assert run_plan.fits
@@ -182,7 +182,7 @@ def test_what_the_process_of_a_training_has_loaded_already_is_in_its_plan(monkey
     bounded(monkeypatch, 3 * GB, "run")
 
     def peak(own: int) -> int:
-        monkeypatch.setattr("eigen_core.machine.usage.statm", lambda *_: (9 * GB, own))
+        monkeypatch.setattr("eigen_core.machine.memory_usage.statm", lambda *_: (9 * GB, own))
         return peak_of(require_fit(load_config("quickstart", SETTINGS), DATA))
 
     usual = peak(MEASURED.process)

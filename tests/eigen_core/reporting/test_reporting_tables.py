@@ -25,7 +25,7 @@ from eigen_core.common.records import (
     Member,
     champion_path,
     links,
-    living,
+    newest_and_ancestors,
     origins,
 )
 from eigen_core.config import PRESET_NAMES, Config
@@ -180,7 +180,9 @@ def test_links_lead_from_each_parent_once_and_from_where_the_champion_was_found(
     assert (origins(family, 1), origins(family, 3)) == ({}, {0: "champion", 1: "offspring", 2: "mutant"})
     # Those live who left weights in the newest population.
     alive = {5: (0, 1, 2), 4: (1, 2), 3: (0, 2), 2: (0,), 1: (1, 2)}
-    assert living(family) == {Member(generation, agent) for generation, agents in alive.items() for agent in agents}
+    assert newest_and_ancestors(family) == {
+        Member(generation, agent) for generation, agents in alive.items() for agent in agents
+    }
 
 
 def test_the_path_follows_the_larger_share_and_jumps_back_to_the_champion() -> None:

@@ -19,7 +19,7 @@ from eigen_core.judging.walk_forward import Walk, load_walk, plan_walk, save_wal
 from eigen_core.market import build_panel
 from eigen_core.reporting.report import is_report_of_walk, report_of_walk, report_page
 from eigen_core.reporting.walk_report import WalkResult, equity_table, play_walk, pool_excess, write_walk
-from eigen_core.training.runs import Run
+from eigen_core.runs.handle import Run
 from flows.cli.walk import print_walk, walk_document
 from flows.server import artifacts as publishing
 

@@ -61,5 +61,5 @@ def test_the_process_of_a_flow_run_loads_its_training_before_threads_of_prefect_
     code = "import flows.server.flows, sys; print(*sys.modules)"
     command = [sys.executable, "-c", code]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=True)
-    assert ("flows.server.training" in ended.stdout.split()) == bool(flow_run)
+    assert ("flows.server.training_flow" in ended.stdout.split()) == bool(flow_run)
     assert ("torch" in ended.stdout.split()) == bool(flow_run)

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError
-from eigen_core.training.runs import status_of
+from eigen_core.runs.handle import status_of
 from flows.cli.server import print_down, print_run_page, print_status, print_up
 from flows.server import deployments
 from flows.server.state_directory import StateDirectory, as_worker_sees, store_here

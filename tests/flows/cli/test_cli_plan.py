@@ -11,7 +11,7 @@ from plan_cases import pretended_probe
 from store_cases import run_config, save_generations
 
 from eigen_core.config import Config
-from eigen_core.machine.usage import own_resident_bytes
+from eigen_core.machine.memory_usage import own_resident_bytes
 from eigen_core.planning.probe import ProbeResult, Shape, measure
 from eigen_core.task import open_data, task_class
 

@@ -22,7 +22,7 @@ from eigen_core.common.records import GenerationRecord
 from eigen_core.config import Config
 from eigen_core.generation import evaluate, evolve, start_training, train
 from eigen_core.market import build_panel
-from eigen_core.training.runs import status_of
+from eigen_core.runs.handle import status_of
 from flows.cli.console import Display
 from flows.cli.training import errors_as_stops
 

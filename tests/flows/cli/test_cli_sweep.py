@@ -32,10 +32,10 @@ from eigen_core.config.model import CheckpointConfig
 from eigen_core.judging.walk_forward import plan_walk, with_purge
 from eigen_core.market import build_panel
 from eigen_core.planning.run_plan import RunTooLargeError, require_fit
+from eigen_core.runs.handle import Run, runs_in, status_of
 from eigen_core.task import open_data
-from eigen_core.training.runs import Run, runs_in, status_of
 from flows.cli.common import EXIT_BAD_INPUT, EXIT_MEMORY
-from flows.cli.whole_runs import IsStopped, RunEnd, WholeRun
+from flows.cli.run_jobs import IsStopped, JobResult, RunJob
 from flows.server.flows import train_flow
 
 
@@ -44,18 +44,18 @@ def test_a_sweep_that_was_stopped_goes_on_and_prunes_a_trial_that_falls_behind(m
     pytest.importorskip("optuna")
     stops = [Stopped("Stopped.")]
 
-    def train(run: WholeRun, _: Path, is_stopped: IsStopped) -> RunEnd:
+    def train(run: RunJob, _: Path, is_stopped: IsStopped) -> JobResult:
         if stops:
             raise stops.pop()
         if is_stopped():
-            return RunEnd(-signal.SIGTERM, "")
+            return JobResult(-signal.SIGTERM, "")
         config = run.config.model_dump(mode="json")
         create_run(RunLocation.of(run.config.checkpoint, run.name), config)
         with open_session(run.config.checkpoint, run.name) as session:
             session.save(snapshot_of_records([telemetry(1), telemetry(2)]), config)
-        return RunEnd(0, "")
+        return JobResult(0, "")
 
-    monkeypatch.setattr("flows.cli.whole_runs.train_whole", train)
+    monkeypatch.setattr("flows.cli.run_jobs.train_in_subprocess", train)
     monkeypatch.setattr("eigen_core.judging.sweeps.Study.is_behind", lambda _, number, __: number == 1)
     options = ["--trials", "3", "--jobs", "2", "--seeds", "2", "--generations", "2", "--set", "market.holdout_days=0"]
     command = ["sweep", "mine", "--vary", "learner.gamma=0.9:0.99", *options]
@@ -67,11 +67,11 @@ def test_a_sweep_that_was_stopped_goes_on_and_prunes_a_trial_that_falls_behind(m
     assert [run["run"] for run in found["trials"][0]["runs"]] == ["mine-000-s1", "mine-000-s2"]
 
 
-def no_room(run: WholeRun) -> None:
+def no_room(run: RunJob) -> None:
     require_fit(run.config, open_data(run.config), run.name)
 
 
-def no_space_left(run: WholeRun) -> None:
+def no_space_left(run: RunJob) -> None:
     with explained("write", Path(run.name)):
         raise OSError(errno.ENOSPC, "no space")
 
@@ -79,20 +79,20 @@ def no_space_left(run: WholeRun) -> None:
 @pytest.mark.usefixtures("user_folder")
 @pytest.mark.parametrize(("refusal", "code"), [(no_room, EXIT_MEMORY), (no_space_left, EXIT_BAD_INPUT)])
 def test_a_full_disk_stops_a_sweep_at_its_first_trial_which_is_not_refused(
-    refusal: Callable[[WholeRun], None], code: int, monkeypatch: pytest.MonkeyPatch
+    refusal: Callable[[RunJob], None], code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("optuna")
     begun = []
 
-    def train(run: WholeRun, _: Path, __: IsStopped) -> RunEnd:
+    def train(run: RunJob, _: Path, __: IsStopped) -> JobResult:
         begun.append(run.name)
         with pytest.raises((RunTooLargeError, InputError)) as refused:
             refusal(run)
-        return RunEnd(code, f"eigen: {refused.value}")
+        return JobResult(code, f"eigen: {refused.value}")
 
     monkeypatch.setattr("eigen_core.planning.run_plan.probe", pretended_probe)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
-    monkeypatch.setattr("flows.cli.whole_runs.train_whole", train)
+    monkeypatch.setattr("flows.cli.run_jobs.train_in_subprocess", train)
     for _ in range(2):
         ended = eigen("sweep", "mine", "--vary", "learner.gamma=0.9:0.99", "--trials", "3", *small_settings())
         assert ended.exit_code in (1, 3)

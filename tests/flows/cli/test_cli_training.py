@@ -17,7 +17,7 @@ from flow_cases import run_eigen, small_settings, started, wait_for_generation
 
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.tensors import tensors_sha256
-from eigen_core.machine.arithmetic import arithmetic_of
+from eigen_core.machine.reproducibility import arithmetic_of
 from eigen_core.task.replay import Replay
 from eigen_core.task.transitions import market_columns
 from eigen_core.trading import PORTFOLIO_VALUES

@@ -17,7 +17,7 @@ from benchmarks.kill_training import facts_of
 from eigen_core.checkpoint.run_contents import RunContents
 from eigen_core.checkpoint.store import open_store
 from eigen_core.config import registry
-from eigen_core.training.runs import status_of
+from eigen_core.runs.handle import status_of
 
 GENERATIONS = 6
 

@@ -60,12 +60,12 @@ def test_a_server_that_does_not_answer_is_logged_once_and_asked_again(
     reporter = Reporter("mine")
     for number, answers in enumerate((False, False, True, False, True)):
         present.append(answers)
-        reporter._send([partial(sent.append, number)] * 2)
+        reporter._send_batch([partial(sent.append, number)] * 2)
     assert sent == [2, 2, 4, 4]
     assert caplog.text.count("its pages are outdated") == 2
 
     # One that has become silent would let each report wait.
-    reporter._send([Mock(side_effect=httpx.ReadTimeout("no answer")), partial(sent.append, 5)])
+    reporter._send_batch([Mock(side_effect=httpx.ReadTimeout("no answer")), partial(sent.append, 5)])
     assert sent == [2, 2, 4, 4]
 
 

@@ -40,7 +40,7 @@ from flows.server.flow_runs import (
 )
 from flows.server.state_directory import StateDirectory
 from flows.server.status import status_here
-from flows.server.training import unfinished_runs
+from flows.server.training_flow import unfinished_runs
 from flows.server.up import DownResult, bring_down
 
 

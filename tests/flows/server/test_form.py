@@ -15,7 +15,7 @@ from eigen_core.config import PRESET_NAMES, Config
 from eigen_core.config.machine_settings import MACHINE_SETTINGS, run_values
 from flows.server.flows import cleanup_flow, train_flow
 from flows.server.state_directory import StateDirectory
-from flows.server.training import with_own_settings
+from flows.server.training_flow import with_own_settings
 
 
 @pytest.fixture(scope="module")

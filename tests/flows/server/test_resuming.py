@@ -29,9 +29,9 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.records import GenerationRecord
 from eigen_core.config import Config
 from eigen_core.config.model import CheckpointConfig
-from eigen_core.training.journals import ATTEMPTS, MOST_ATTEMPTS, BlockedError, count_attempt, has_failed_too_often
-from eigen_core.training.runs import status_of
-from flows.server import flow_runs, training
+from eigen_core.runs.handle import status_of
+from eigen_core.runs.journals import ATTEMPTS, MOST_ATTEMPTS, BlockedError, count_attempt, has_failed_too_often
+from flows.server import flow_runs, training_flow
 from flows.server.flow_runs import (
     BLOCKED_NAME,
     FINISHED_NAME,
@@ -46,7 +46,7 @@ from flows.server.flow_runs import (
     stop_resuming,
 )
 from flows.server.flows import train_flow
-from flows.server.training import unfinished_runs
+from flows.server.training_flow import unfinished_runs
 
 pytestmark = pytest.mark.usefixtures("prefect_api", "user_folder")
 
@@ -142,7 +142,9 @@ def test_a_resume_that_is_refused_is_tried_again(
     deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_schedule(deployed.client, deployed.client.read_deployment(deployed.number), True)
-    monkeypatch.setattr(training, "unfinished_runs", Mock(side_effect=InputError("the key may not read the bucket")))
+    monkeypatch.setattr(
+        training_flow, "unfinished_runs", Mock(side_effect=InputError("the key may not read the bucket"))
+    )
     ended = scheduled(tmp_path)
     assert (ended.is_failed(), "may not read" in str(ended.message)) == (True, True)
     assert deployed.is_on

@@ -12,7 +12,7 @@ from store_cases import run_config, save_generations
 from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config, merge
-from eigen_core.training.runs import Run, status_of
+from eigen_core.runs.handle import Run, status_of
 from flows.cli.common import RunOptions
 from flows.server.flows import train_flow
 
@@ -52,9 +52,9 @@ def test_what_the_store_says_is_not_followed(store: str, tmp_path: Path, monkeyp
     monkeypatch.setenv("EIGEN_DATA", str(own))
     resumed = Run.open(store, "run").config_to_resume()
     assert resumed.market.data == str(own)
-    Run.open(store, "run").require_same(resumed)
+    Run.open(store, "run").require_same_settings(resumed)
     with pytest.raises(InputError, match=r"market\.data differs"):
-        Run.open(store, "run").require_same(with_data(resumed, None))
+        Run.open(store, "run").require_same_settings(with_data(resumed, None))
     assert list(theirs.iterdir()) == [prices]
 
 
@@ -112,13 +112,13 @@ def test_data_that_have_moved_are_given_again(tmp_path: Path) -> None:
     assert Run.open(store, "run").config_to_resume().market.data == str(prices)
     moved = tmp_path / "moved.csv"
     with pytest.raises(InputError, match=r"market\.data differs"):
-        Run.open(store, "run").require_same(Run.open(store, "run").config_to_resume(str(moved)))
+        Run.open(store, "run").require_same_settings(Run.open(store, "run").config_to_resume(str(moved)))
     prices.rename(moved)
     with pytest.raises(InputError, match="it is not there any more: give it with --data"):
         Run.open(store, "run").config_to_resume()
-    Run.open(store, "run").require_same(Run.open(store, "run").config_to_resume(str(moved)))
+    Run.open(store, "run").require_same_settings(Run.open(store, "run").config_to_resume(str(moved)))
     with pytest.raises(InputError, match=r"market\.data differs"):
-        Run.open(store, "run").require_same(with_data(config, Path("us5")))
+        Run.open(store, "run").require_same_settings(with_data(config, Path("us5")))
 
 
 @pytest.mark.thorough

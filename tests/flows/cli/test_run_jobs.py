@@ -13,47 +13,45 @@ from flow_cases import eigen_environment
 
 from eigen_core.common.errors import InputError, Stopped, StoppedByMemory
 from eigen_core.common.process import MKL_MODE, STRICT, TORCH_CAPABILITY, use_instructions
-from flows.cli.whole_runs import (
+from flows.cli.run_jobs import (
     IsStopped,
-    RunEnd,
+    JobResult,
+    RunJob,
     Train,
-    WholeRun,
+    job_executor,
     require_trained,
-    train_whole,
-    whole_run,
-    whole_runs,
+    run_job,
+    train_in_subprocess,
 )
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> WholeRun:
-    return whole_run("mine", None, ["seed=1", f"checkpoint.store={tmp_path / 'runs'}", "generations=2", "seed=7"])
+def run(tmp_path: Path) -> RunJob:
+    return run_job("mine", None, ["seed=1", f"checkpoint.store={tmp_path / 'runs'}", "generations=2", "seed=7"])
 
 
-def test_of_what_is_given_twice_the_last_counts(run: WholeRun) -> None:
+def test_of_what_is_given_twice_the_last_counts(run: RunJob) -> None:
     assert run.config.seed == 7
     assert [given for given in run.arguments if given.startswith("seed")] == ["seed=7"]
     with pytest.raises(InputError, match=r"learner\.tau"):
-        whole_run("mine", None, ["learner.tau=7"])
+        run_job("mine", None, ["learner.tau=7"])
 
 
 def test_a_run_that_is_refused_ends_with_its_sentence(
-    run: WholeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: RunJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.environ", eigen_environment(tmp_path))
-    refused = WholeRun(run.name, run.config, [*run.arguments, "--set", "learner.tau=7"])
-    end = train_whole(refused, tmp_path / "run.log", lambda: False)
+    refused = RunJob(run.name, run.config, [*run.arguments, "--set", "learner.tau=7"])
+    end = train_in_subprocess(refused, tmp_path / "run.log", lambda: False)
     assert end.refused
     assert "learner.tau" in end.sentence
     assert "learner.tau" in (tmp_path / "run.log").read_text()
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_run_that_is_stopped_leaves_no_process(
-    run: WholeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_is_stopped_leaves_no_process(run: RunJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.environ", eigen_environment(tmp_path))
-    end = train_whole(run, tmp_path / "run.log", lambda: True)
+    end = train_in_subprocess(run, tmp_path / "run.log", lambda: True)
     assert end.code not in (0, None)
     assert not end.refused
 
@@ -82,14 +80,14 @@ def test_what_ends_one_run_stops_the_others(ending: Callable[[], None], error: t
         begun.wait()
         ending()
 
-    with pytest.raises(Stopped) as raised, whole_runs(2, None) as in_threads:
+    with pytest.raises(Stopped) as raised, job_executor(2, None) as in_threads:
         in_threads([other, first])
     assert (type(raised.value), str(raised.value)) == (error, sentence)
     assert ended == ["other"]
 
 
 def test_a_run_is_not_given_the_instructions_that_this_process_computes_with(
-    run: WholeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: RunJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\nenv\nexit 1\n")
@@ -102,7 +100,7 @@ def test_a_run_is_not_given_the_instructions_that_this_process_computes_with(
     monkeypatch.delenv(TORCH_CAPABILITY)
 
     def given() -> list[str]:
-        printed = train_whole(run, tmp_path / "run.log", lambda: False).output.splitlines()
+        printed = train_in_subprocess(run, tmp_path / "run.log", lambda: False).output.splitlines()
         return [line for line in printed if line.startswith((MKL_MODE, TORCH_CAPABILITY))]
 
     before = given()
@@ -113,13 +111,13 @@ def test_a_run_is_not_given_the_instructions_that_this_process_computes_with(
 @pytest.mark.parametrize(
     ("end", "error", "sentence"),
     [
-        (RunEnd(0, ""), Stopped, "runs does not have it: give --store a bucket"),
-        (RunEnd(1, "x\neigen: No luck.\ny"), Stopped, r"exit code 1\. No luck\. Its output is in .*mine\.log"),
-        (RunEnd(3, "eigen: Too large."), StoppedByMemory, r"Too large\."),
+        (JobResult(0, ""), Stopped, "runs does not have it: give --store a bucket"),
+        (JobResult(1, "x\neigen: No luck.\ny"), Stopped, r"exit code 1\. No luck\. Its output is in .*mine\.log"),
+        (JobResult(3, "eigen: Too large."), StoppedByMemory, r"Too large\."),
     ],
 )
 def test_what_is_not_trained_to_its_end_is_refused(
-    run: WholeRun, tmp_path: Path, end: RunEnd, error: type[Stopped], sentence: str
+    run: RunJob, tmp_path: Path, end: JobResult, error: type[Stopped], sentence: str
 ) -> None:
     with pytest.raises(error, match=sentence) as raised:
         require_trained(run, end, tmp_path / "mine.log")

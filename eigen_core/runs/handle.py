@@ -33,7 +33,7 @@ from eigen_core.config.machine_settings import MACHINE_SETTINGS, TASK_VARIABLE, 
 from eigen_core.config.market import absolute_data, own_path
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.config.stored import config_from_stored, current_values, stored_values
-from eigen_core.training.journals import (
+from eigen_core.runs.journals import (
     STARTS,
     Goodput,
     OwnSettings,
@@ -220,7 +220,7 @@ class Run:
                 ", ".join(left_out),
             )
 
-    def require_same(self, config: Config) -> None:
+    def require_same_settings(self, config: Config) -> None:
         """Raise `InputError` if `config` differs from the run in settings that may not change between generations."""
         begun = _config_of(self.location, self._begun_values)
         before, now = own_path(begun.market.data), own_path(config.market.data)
@@ -238,9 +238,9 @@ class Run:
             )
 
     def begin(self, config: Config) -> RunLocation:
-        """Create the run with this configuration if it is missing; `InputError` if it has another (`require_same`)."""
+        """Create the run with this configuration if it is missing; `InputError` if it has another (`require_same_settings`)."""
         if self.exists:
-            self.require_same(config)
+            self.require_same_settings(config)
         else:
             # Imported here because it loads torch, which a table of runs does without.
             from eigen_core.checkpoint.session import create_run

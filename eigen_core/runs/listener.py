@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from eigen_core.machine import MemoryGuard, MemoryReport
     from eigen_core.planning.run_plan import RunPlan
     from eigen_core.task import TaskData
-    from eigen_core.training.journals import Start
+    from eigen_core.runs.journals import Start
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ import pytest
 from flow_cases import small_flow_config
 from memory_cases import bare_report
 
-import eigen_core.training.journals
+import eigen_core.runs.journals
 from eigen_core import generation
 from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.checkpoint.session import RunSession
 from eigen_core.common.progress import report_progress
-from eigen_core.training import journals
-from eigen_core.training.runs import Run, status_of
+from eigen_core.runs import journals
+from eigen_core.runs.handle import Run, status_of
 from flows.server.flows import train_flow
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -91,7 +91,7 @@ def test_who_is_asked_to_end_is_not_interrupted(location: RunLocation) -> None:
 
 
 def test_every_step_of_a_loop_is_a_heartbeat(location: RunLocation, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eigen_core.training.journals, "_TOUCH_SECONDS", 0.0)
+    monkeypatch.setattr(eigen_core.runs.journals, "_TOUCH_SECONDS", 0.0)
     heartbeat = location.root / location.name / journals.HEARTBEAT
     with journals.goodput_recorded(location, None, (AskedToEndError,)):
         interrupted_at(location, at(0))

@@ -28,8 +28,8 @@ from eigen_core.machine import MemoryGuardError
 from eigen_core.planning.run_plan import RunTooLargeError
 from eigen_core.reporting.trackers import TrackerListener
 from eigen_core.run import train_run
-from eigen_core.training import journals
-from eigen_core.training.runs import Run, require_store, require_trusted_task, runs_in
+from eigen_core.runs import journals
+from eigen_core.runs.handle import Run, require_store, require_trusted_task, runs_in
 from flows.server import flow_runs
 from flows.server.artifacts import Reporter, retry_once, server_is_there
 from flows.server.pages import RunPages

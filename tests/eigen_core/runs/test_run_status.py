@@ -29,10 +29,10 @@ from eigen_core.config import Config
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.config.stored import config_from_stored
 from eigen_core.housekeeping import export_champion, verify_run
-from eigen_core.training.runs import Run, status_of
+from eigen_core.runs.handle import Run, status_of
 from flows.cli.runs import command_for
 from flows.server.status import newest_run
-from flows.server.training import unfinished_runs
+from flows.server.training_flow import unfinished_runs
 
 
 def save(config: Config, generation: int) -> Manifest:
@@ -78,7 +78,7 @@ def test_only_what_changes_no_bit_may_change_while_a_run_goes_on(
     Run(config.checkpoint, "run").begin(config)
     expected = pytest.raises(InputError, match=f"other settings: {refused} differs") if refused else nullcontext()
     with expected:
-        Run(config.checkpoint, "run").require_same(small_flow_config(Path(config.checkpoint.store), **changes))
+        Run(config.checkpoint, "run").require_same_settings(small_flow_config(Path(config.checkpoint.store), **changes))
 
 
 def test_the_latest_configuration_is_that_of_the_newest_generation(config: Config) -> None:
@@ -248,7 +248,7 @@ def test_a_run_with_settings_that_its_learner_never_read_goes_on(store: Path, tm
     write_run(store, "old", {**values, "format_version": 10})
     run = Run.open(str(store), "old")
     assert run.config == config
-    run.require_same(config)
+    run.require_same_settings(config)
     assert status_of(str(store), "old").config == config
     assert verify_run(str(store), "old", deep=True).damages == ()
     assert unfinished_runs(str(store)) == ["old"]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from eigen_core.machine.arithmetic import is_batch_invariant
+from eigen_core.machine.reproducibility import is_batch_invariant
 
 pytestmark = pytest.mark.cpu
 
@@ -34,7 +34,7 @@ def product():
 """
 REPORT = """
 from eigen_core.common.process import use_instructions
-from eigen_core.machine.arithmetic import arithmetic_of, is_batch_invariant, warn_if_not_reproducible
+from eigen_core.machine.reproducibility import arithmetic_of, is_batch_invariant, warn_if_not_reproducible
 device = torch.device("cpu")
 use_instructions(INSTRUCTIONS)
 product()
@@ -75,7 +75,7 @@ needs_mkl = pytest.mark.skipif(
     [
         # Torch was imported before; so is Prefect by the process of a flow.
         ("", "auto", {}, "MKL AUTO,STRICT", True, ()),
-        ("import flows.server.training", "auto", {}, "MKL AUTO,STRICT", True, ()),
+        ("import flows.server.training_flow", "auto", {}, "MKL AUTO,STRICT", True, ()),
         ("", "avx2", {"MKL_CBWR": "COMPATIBLE"}, "MKL COMPATIBLE", False, ("how many agents and threads share it",)),
         ("product()", "auto", {}, "MKL OFF", None, ("too late", "Set MKL_CBWR=AUTO,STRICT before Python starts")),
     ],

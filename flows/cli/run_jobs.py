@@ -32,7 +32,7 @@ AGAIN = "Run the same command again to continue."
 
 
 @dataclass(frozen=True)
-class WholeRun:
+class RunJob:
     """A run to train in a process of its own; `arguments` are those of `eigen train`, except the name."""
 
     name: str
@@ -40,17 +40,17 @@ class WholeRun:
     arguments: Sequence[str]
 
 
-def whole_run(name: str, preset: str | None, settings: Sequence[str]) -> WholeRun:
+def run_job(name: str, preset: str | None, settings: Sequence[str]) -> RunJob:
     """Return a run of a preset and settings `key=value`; if a key is repeated, its last value counts."""
     from eigen_core.config.loading import load_config
 
     last = list({setting.partition("=")[0].strip(): setting for setting in settings}.values())
     options = [part for setting in last for part in ("--set", setting)]
-    return WholeRun(name, load_config(preset, last), [*([] if preset is None else ["--preset", preset]), *options])
+    return RunJob(name, load_config(preset, last), [*([] if preset is None else ["--preset", preset]), *options])
 
 
 @dataclass(frozen=True)
-class RunEnd:
+class JobResult:
     code: int
     output: str
 
@@ -67,14 +67,14 @@ class RunEnd:
 
 
 IsStopped = Callable[[], bool]
-Train = Callable[[WholeRun, Path, IsStopped], RunEnd]
-"""Trains a run as `train_whole` does."""
+Train = Callable[[RunJob, Path, IsStopped], JobResult]
+"""Trains a run as `train_in_subprocess` does."""
 Task = Callable[[Train, IsStopped], None]
 """Trains runs by calling the first argument; passes it the second, or one that stops earlier, as `is_stopped`."""
-_STOPPED = RunEnd(-signal.SIGTERM, "")
+_STOPPED = JobResult(-signal.SIGTERM, "")
 
 
-def train_whole(run: WholeRun, log: Path, is_stopped: IsStopped, folder: str | None = None) -> RunEnd:
+def train_in_subprocess(run: RunJob, log: Path, is_stopped: IsStopped, folder: str | None = None) -> JobResult:
     """Train a run from its last checkpoint to its end in a process, which prints to `log`, and return how it ended.
 
     `is_stopped` is called twice a second; once it returns true, the process is stopped. The working directory of the
@@ -106,15 +106,15 @@ def train_whole(run: WholeRun, log: Path, is_stopped: IsStopped, folder: str | N
             process.kill()
             process.wait()
         release()
-    return RunEnd(process.returncode, log.read_text(encoding="utf-8", errors="replace"))
+    return JobResult(process.returncode, log.read_text(encoding="utf-8", errors="replace"))
 
 
-def _wait_until_free(run: WholeRun, is_stopped: IsStopped) -> bool:
+def _wait_until_free(run: RunJob, is_stopped: IsStopped) -> bool:
     """Wait until no process of an earlier command trains the run; return False if `is_stopped()` is true before.
 
     If the machine of such a process was lost, its lease on the run has to expire first.
     """
-    from eigen_core.training.runs import Run
+    from eigen_core.runs.handle import Run
 
     checkpoint = run.config.checkpoint
     there = Run(checkpoint, run.name)
@@ -128,7 +128,7 @@ def _wait_until_free(run: WholeRun, is_stopped: IsStopped) -> bool:
     return True
 
 
-def require_trained(run: WholeRun, end: RunEnd, log: Path) -> None:
+def require_trained(run: RunJob, end: JobResult, log: Path) -> None:
     """Raise `StoppedByMemory` if a run failed for want of memory, `Stopped` if it failed otherwise.
 
     Also raise `Stopped` if the store, as this machine sees it, lacks its checkpoints: a worker may see another folder.
@@ -156,7 +156,7 @@ def refuse_two_schedulers(config: "Config", runs_on: str | None) -> None:
 
 
 @contextmanager
-def whole_runs(jobs: int, scheduler: str | None) -> Iterator[Callable[[Iterable[Task]], None]]:
+def job_executor(jobs: int, scheduler: str | None) -> Iterator[Callable[[Iterable[Task]], None]]:
     """Yield a function that executes tasks, `jobs` at a time: they train runs here, or on the workers of `scheduler`.
 
     After an error of a task, Ctrl-C or SIGTERM the function stops the runs that are being trained. If a worker is lost,
@@ -183,7 +183,7 @@ def whole_runs(jobs: int, scheduler: str | None) -> Iterator[Callable[[Iterable[
 @contextmanager
 def _trainer(scheduler: str | None) -> Iterator[Train]:
     if scheduler is None:
-        yield train_whole
+        yield train_in_subprocess
         return
     from eigen_core.workers.connection import connected
 
@@ -195,7 +195,7 @@ def _trainer(scheduler: str | None) -> Iterator[Train]:
         client.close()  # type: ignore[no-untyped-call] # distributed has no annotation here
 
 
-def _train_by_worker(client: Any, run: WholeRun, log: Path, is_stopped: IsStopped) -> RunEnd:  # noqa: ANN401
+def _train_by_worker(client: Any, run: RunJob, log: Path, is_stopped: IsStopped) -> JobResult:  # noqa: ANN401
     from distributed import KilledWorker
 
     from eigen_core.workers.connection import key_of
@@ -213,14 +213,14 @@ def _train_by_worker(client: Any, run: WholeRun, log: Path, is_stopped: IsStoppe
             return _STOPPED
         time.sleep(POLL_SECONDS)
     try:
-        end: RunEnd = future.result()
+        end: JobResult = future.result()
     except KilledWorker as error:
         raise Stopped(f"Workers were lost repeatedly while they trained run {run.name}: {error} {AGAIN}") from error
     log.write_text(end.output, encoding="utf-8")
     return end
 
 
-def _with_absolute_folders(run: WholeRun) -> WholeRun:
+def _with_absolute_folders(run: RunJob) -> RunJob:
     from flows.server.state_directory import absolute_store
 
     given, folder = run.config.checkpoint, Path.cwd()
@@ -229,7 +229,7 @@ def _with_absolute_folders(run: WholeRun) -> WholeRun:
     return replace(run, config=run.config.model_copy(update={"checkpoint": checkpoint}))
 
 
-def _train_on_worker(run: WholeRun, folder: str) -> RunEnd:
+def _train_on_worker(run: RunJob, folder: str) -> JobResult:
     """Train a run on this worker, in the working directory of the command if this machine has that folder."""
     from distributed import get_worker
 
@@ -241,4 +241,4 @@ def _train_on_worker(run: WholeRun, folder: str) -> RunEnd:
         return worker.status.name != "running" or key not in tasks or tasks[key].state == "cancelled"
 
     with tempfile.TemporaryDirectory(prefix="eigen-run-") as own:
-        return train_whole(run, Path(own) / "run.log", is_cancelled, folder if Path(folder).is_dir() else None)
+        return train_in_subprocess(run, Path(own) / "run.log", is_cancelled, folder if Path(folder).is_dir() else None)

@@ -10,7 +10,7 @@ import torch
 from memory_cases import host_bytes
 
 from eigen_core.machine import device_bytes
-from eigen_core.machine.usage import SystemMeter, own_resident_bytes
+from eigen_core.machine.memory_usage import SystemMeter, own_resident_bytes
 
 BLOCK = 64 << 20
 MARGIN = 16 << 20
@@ -59,7 +59,7 @@ def test_asking_for_a_gpu_does_not_start_one() -> None:
 
 _VFORK = f"""
 import subprocess, threading
-from eigen_core.machine.usage import SystemMeter
+from eigen_core.machine.memory_usage import SystemMeter
 block = bytearray(b"\\1") * {4 * BLOCK}
 alone = SystemMeter(()).read().host
 stop = threading.Event()

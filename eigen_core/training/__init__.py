@@ -1,1 +1,0 @@
-"""Runs of a store: opening, status and journals; listeners of a training."""
