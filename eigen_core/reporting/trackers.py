@@ -6,7 +6,6 @@ The history in the checkpoints is authoritative: a tracker adds the values that 
 import json
 import math
 import os
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -197,8 +196,8 @@ class TrackerListener(Listener):
 EVENT_FILE_NAME = "events.out.tfevents.eigen"
 _CONFIGURATION = "configuration"
 _VERSION = "brain.Event:2"
-_LENGTH = struct.Struct("<Q")
-_CHECKSUM = struct.Struct("<I")
+# Bytes of a record beside its content: its length (8), and a checksum of the length and of the content (4 each).
+_RECORD_BYTES = 16
 
 
 class TensorBoardTracker:
@@ -240,7 +239,7 @@ class TensorBoardTracker:
     def _begin(self, file: BinaryIO, history: History) -> int:
         """Truncate the file where it disagrees with the history; return the last generation left in it."""
         generation, end, configured = 0, 0, b""
-        for ended, event in _events(self._path.read_bytes()):
+        for ended, event in _events(self._path):
             values = event.summary.value
             if [value.tag for value in values] == [_CONFIGURATION]:
                 configured = values[0].tensor.string_val[0]
@@ -282,26 +281,17 @@ def _agree(event: "Event", metrics: Mapping[str, float]) -> bool:
     return all(held.get(tag) == float(np.float32(value)) for tag, value in metrics.items())
 
 
-def _events(content: bytes) -> "Iterator[tuple[int, Event]]":
-    """Yield the end position and content of each event, up to the first incomplete one."""
+def _events(path: Path) -> "Iterator[tuple[int, Event]]":
+    """Yield the end position and content of each event in a file, up to the first incomplete or damaged one."""
     from google.protobuf.message import DecodeError
+    from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
     from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.summary.writer.record_writer import masked_crc32c
 
-    began = 0
-    header_bytes = _LENGTH.size + _CHECKSUM.size
-    while len(header := content[began : began + header_bytes]) == header_bytes:
-        start = began + header_bytes
-        ended = start + _LENGTH.unpack_from(header)[0] + _CHECKSUM.size
-        data = content[start : ended - _CHECKSUM.size]
-        checksums = header[_LENGTH.size :] + content[ended - _CHECKSUM.size : ended]
-        if checksums != b"".join(_CHECKSUM.pack(masked_crc32c(part)) for part in (header[: _LENGTH.size], data)):
-            return
-        try:
-            yield ended, Event.FromString(data)
-        except DecodeError:
-            return
-        began = ended
+    ended = 0
+    with suppress(DecodeError):
+        for content in RawEventFileLoader(str(path)).Load():
+            ended += len(content) + _RECORD_BYTES
+            yield ended, Event.FromString(content)
 
 
 DATABASE_NAME = "mlflow.db"
