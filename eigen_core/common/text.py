@@ -78,8 +78,8 @@ def percent(fraction: float, digits: int = 1) -> str:
 
 
 def change(value: float, digits: int = 2) -> str:
-    """Format a change with its sign: "+0.12", "−3.00"."""
-    return f"{value:+,.{digits}f}".replace("-", "−")
+    """Format a change with its sign, plus if it is zero after rounding: "+0.12", "−3.00", "+0.00"."""
+    return f"{value:+z,.{digits}f}".replace("-", "−")
 
 
 def money(amount: float) -> str:

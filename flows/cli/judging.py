@@ -502,10 +502,10 @@ def print_importance(console: Console, found: "RunImportance") -> None:
         for each in importances:
             table.add_row(
                 each.name,
-                f"{each.changed:.1%}",
-                "{:.1%} to {:.1%}".format(*each.changed_interval),
-                "" if each.excess_lost is None else f"{each.excess_lost:+.2f} %",
-                "" if each.excess_lost_interval is None else "{:+.2f} to {:+.2f}".format(*each.excess_lost_interval),
+                percent(each.changed),
+                " to ".join(map(percent, each.changed_interval)),
+                "" if each.excess_lost is None else f"{change(each.excess_lost)} %",
+                " to ".join(map(change, each.excess_lost_interval or ())),
             )
         table.print(console)
     print_line(
