@@ -273,8 +273,6 @@ def train_as_flows(runs: "Sequence[tuple[str, Config]]", display: Display) -> No
 
     root = logging.getLogger()
     root.handlers[:] = [handler for handler in root.handlers if not isinstance(handler, PrefectConsoleHandler)]
-    # Prefect's server also gets Eigen's log records of level INFO.
-    logging.getLogger("eigen_core").setLevel(logging.INFO)
     import flows.server.training_flow  # noqa: F401
     from flows.server.flow_runs import RUNNING_NAME
     from flows.server.flows import train_flow

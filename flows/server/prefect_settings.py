@@ -16,6 +16,8 @@ _ROUTINE_SECONDS = 60
 _VACUUM = "PREFECT_SERVER_SERVICES_DB_VACUUM"
 
 _RECORDER = "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER"
+LOGGERS = ("eigen_core", "flows")
+"""Loggers whose records Prefect's server keeps with those of a flow run."""
 _FLOW_DEFAULTS = {
     # The server records the task run states of a second in one transaction: a transaction for each would take a fifth
     # to a third of its computing time during a training.
@@ -28,7 +30,7 @@ _FLOW_DEFAULTS = {
     "DO_NOT_TRACK": "1",
     # A cache key would be computed by pickling gigabytes of training state.
     "PREFECT_TASKS_DEFAULT_NO_CACHE": "true",
-    "PREFECT_LOGGING_EXTRA_LOGGERS": "eigen_core",
+    "PREFECT_LOGGING_EXTRA_LOGGERS": ",".join(LOGGERS),
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
     # Report a tracker's server that does not answer within seconds: MLflow's defaults wait for minutes.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",

@@ -12,6 +12,7 @@ from prefect import runtime
 from prefect.client.schemas.objects import State
 from prefect.exceptions import Pause, TerminationSignal
 from prefect.logging import get_run_logger
+from prefect.settings import PREFECT_LOGGING_LEVEL
 from prefect.states import Cancelled, Completed, Failed
 
 from eigen_core.checkpoint.locks import InUseError
@@ -33,6 +34,7 @@ from eigen_core.runs.handle import Run, require_store, require_trusted_task, run
 from flows.server import flow_runs
 from flows.server.artifacts import Reporter, retry_once, server_is_there
 from flows.server.pages import RunPages
+from flows.server.prefect_settings import LOGGERS
 from flows.server.state_directory import ProcessRecord, StateDirectory, as_worker_sees
 from tasks import TASKS
 
@@ -237,6 +239,9 @@ def _with_store_of_environment(config: Config) -> Config:
 
 def train_flow_run(config: Config, run: str | None, *, resume: bool) -> State[None] | None:
     set_umask(os.environ)
+    # Prefect gives extra loggers the handler that sends records to its server, and no level: INFO would be dropped.
+    for name in LOGGERS:
+        logging.getLogger(name).setLevel(PREFECT_LOGGING_LEVEL.value())
     resume = resume or (run is None and flow_runs.is_scheduled())
     # A flow run that is resumed after a suspension has the tag of the run that it trained.
     run = run or (flow_runs.tagged_run(runtime.flow_run.tags) if resume else None)

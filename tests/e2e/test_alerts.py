@@ -55,9 +55,16 @@ def test_an_address_is_called_when_a_training_ends_in_a_way_that_matters(
     assert heard.empty()
 
 
-def test_the_log_of_a_run_is_printed_with_its_flow_run(operated: Operated, undisturbed: Undisturbed) -> None:
-    lines = operated.eigen("logs", undisturbed.NAME).stdout.splitlines()
-    assert lines[0].startswith(f"{undisturbed.NAME} gen 1-")
+@pytest.mark.parametrize("trained_by", ["a command", "the worker"])
+def test_the_log_of_a_run_has_its_phases_and_names_its_flow_run(
+    operated: Operated, undisturbed: Undisturbed, settings: list[str], trained_by: str
+) -> None:
+    run = undisturbed.NAME
+    if trained_by == "the worker":
+        run = "logged"
+        assert operated.wait_for_end(operated.submit(run, settings, 1), 120) == "Completed"
+    lines = operated.eigen("logs", run).stdout.splitlines()
+    assert lines[0].startswith(f"{run} gen 1-")
     assert f"{operated.pages}/runs/flow-run/" in lines[0]
     assert any("evaluate 1: " in line for line in lines)
     moments = [line[:19] for line in lines[1:] if line[:2] == "20"]
