@@ -1,4 +1,4 @@
-"""The orders of a run's champion for the next day, and the ledger of issued orders."""
+"""`eigen act`: orders of a run's champion (its best agent) for the next day, and the ledger: a file of these orders."""
 
 import hashlib
 import json
@@ -28,7 +28,7 @@ from eigen_core.market.build import TrainingDays, inference_panel
 from eigen_core.runs.handle import Run
 
 _UNCHECKED = "eigen act 1"
-"""Format of ledgers that earlier versions of Eigen wrote, without a checksum."""
+"""`format` of the ledgers that earlier versions of Eigen wrote, which have no checksum."""
 _ANOTHER_FILE = "give another file with --ledger"
 
 KnownPrices = tuple[float | None, float | None, float | None]
@@ -36,13 +36,15 @@ KnownPrices = tuple[float | None, float | None, float | None]
 
 
 class ActLedger(BaseModel):
-    """The ledger of a champion's orders.
+    """The orders that `act` issued for a champion; dates are YYYY-MM-DD.
 
     Attributes:
-        champion: SHA-256 of the weights.
+        champion, champion_generation: SHA-256 of its weights; generation in which the run found it.
+        account: settings of the account that trades the orders.
         began: date of the first orders.
-        days: orders issued after each day, by date.
-        prices: by date (from the first day of the first window on) and symbol, as first seen; empty in older files.
+        days: by date, the orders issued after the close of that day.
+        prices: by date and symbol, as the ledger first stored them, from the first of the `market.window` days that the
+            champion observed for its first orders; empty in ledgers of earlier versions of Eigen.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -65,7 +67,7 @@ def read_ledger(path: Path) -> ActLedger | None:
     """Return the ledger in a file; None if the file does not exist.
 
     Raises:
-        InputError: the file cannot be read, is no ledger, or was changed.
+        InputError: the file cannot be read, is no ledger, or does not have the checksum that it contains.
     """
     with explained("read", path, _ANOTHER_FILE):
         if not path.exists():
@@ -88,7 +90,7 @@ def read_ledger(path: Path) -> ActLedger | None:
 
 
 def write_ledger(ledger: ActLedger, path: Path) -> None:
-    """Replace the file in one step, with its checksum; raise `InputError` if it cannot be written."""
+    """Write the ledger with a checksum, replacing the file atomically; raise `InputError` if it cannot be written."""
     with explained("write", path, _ANOTHER_FILE), replacing(path) as target:
         target.write(checksummed(ledger.model_dump(mode="json")))
 
@@ -102,7 +104,7 @@ _SAME_FACTOR = 1e-4
 
 @dataclass(frozen=True)
 class Difference:
-    """A day whose issued and replayed orders differ (`decision_of`). `missed`: `act` was not called for the day."""
+    """A day on which `reconcile` found other orders (in words: `decision_of`); `missed`: `act` had not been called."""
 
     date: str
     issued: str | None
@@ -112,7 +114,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class SizeDifference:
-    """An order whose issued and replayed sizes differ (money)."""
+    """An order for which the ledger and the replay of `reconcile` have different amounts of money."""
 
     date: str
     symbol: str
@@ -122,13 +124,13 @@ class SizeDifference:
 
 @dataclass(frozen=True)
 class Correction:
-    """Prices of a symbol that changed since orders were issued.
+    """Prices of a symbol that changed since the ledger first stored them.
 
     Attributes:
-        dates: the changed days, in order.
-        price: open, high or close: one that differs on the first of these days, preferably the close.
-        then, now: this price on that day, before and after the change; None if missing.
-        factor: common factor of the closes of these days, as after a stock split; None without one.
+        dates: days on which any of open, high and close changed, in order.
+        price: "close" if the close changed on the first of `dates`, else "open" or "high".
+        then, now: this price on the first of `dates`, in the ledger and in the present prices; None if missing.
+        factor: new / old close where it is the same on all `dates`, two or more, as after a stock split; else None.
     """
 
     symbol: str
@@ -141,7 +143,7 @@ class Correction:
 
 @dataclass(frozen=True)
 class Reconciliation:
-    """Issued orders compared with the replay on all days before the last; `agreeing`: days with equal orders."""
+    """What `reconcile` found on all days before the last; `agreeing`: number of days whose orders are the same."""
 
     agreeing: int
     differences: tuple[Difference, ...]
@@ -150,7 +152,7 @@ class Reconciliation:
 
 
 def reconcile(kept: ActLedger, found: NextOrders, panel: Panel) -> Reconciliation:
-    """Compare the issued orders and prices of a ledger with a replay of its days on the prices of today."""
+    """Compare the ledger `kept` with the present prices, in `panel`, and with a replay on them, `found`."""
     differences, sizes, agreeing = [], [], 0
     earlier = sorted({day for day in (*kept.days, *found.decided) if day < found.date})
     for day in earlier:
@@ -174,7 +176,7 @@ def _other_sizes(kept: ActLedger, found: NextOrders, day: str) -> Iterator[SizeD
 
 
 def prices_of(panel: Panel, first: int) -> dict[str, dict[str, KnownPrices]]:
-    """Return the open, high and close of each asset, by date and symbol, from day `first` of a panel on."""
+    """Return open, high and close of the tradable symbols by date and symbol, from day number `first` of a panel on."""
     grid = np.stack([panel.open[first:], panel.high[first:], panel.close[first:]], axis=-1)
     return {
         str(date): {
@@ -215,7 +217,7 @@ def _corrections(then: Mapping[str, Mapping[str, KnownPrices]], panel: Panel) ->
 
 @dataclass(frozen=True)
 class Act:
-    """Orders of a run's champion; `champion` is the SHA-256 of its weights, `began` the date of the first orders."""
+    """Result of `act`: the champion's `next` orders, and its ledger's `champion` and `began` (see `ActLedger`)."""
 
     run: str
     champion: str
@@ -226,20 +228,20 @@ class Act:
 
 
 def act(store: str, run: str, *, data: str | None = None, date: str | None = None, ledger: Path | None = None) -> Act:
-    """Return the orders of a run's champion after a day, and keep them in the ledger.
+    """Return the orders of a run's champion after the close of a day, and write them to the ledger.
 
     Args:
         store, run: URL of the store, name of the run.
-        data: path of newer prices; None: the run's prices.
-        date: the day; None: the last day of the prices.
+        data: path of newer prices; None: `EIGEN_DATA`, or else the path that the run was trained with.
+        date: the day (YYYY-MM-DD); None: the last day of the prices.
         ledger: file of the ledger; None: `act.json` in the run's local folder.
 
-    The account begins on the ledger's first date and is replayed from there. Orders that the ledger has already stay
-    unchanged.
+    The account begins on the ledger's first date. The champion trades all days since then again, on the present prices:
+    the replay. Orders that the ledger already has stay unchanged.
 
     Raises:
-        InputError: there is no such run, it has no champion or plays no market; the prices do not fit; the ledger
-            belongs to another champion or has later days.
+        InputError: there is no such run, it has no champion, or its task has no prices; the prices are not of the run's
+            symbols and training days; the ledger belongs to another champion or has orders of later days.
         StoreUnavailableError: the store does not answer.
     """
     if date is not None:

@@ -1,4 +1,4 @@
-"""Backtests: earnings in money of a task's agents over a span of days, and their next orders."""
+"""Backtests: what agents earn in money over a span (consecutive days of a panel), and their next orders."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -51,7 +51,7 @@ Decided = TypeVar("Decided", DecidedTrades, Values)
 AnyAccounts = TypeVar("AnyAccounts", TradedAccounts, WeightsAccounts)
 
 DRAWS = 1_000
-"""Default number of matched random traders."""
+"""Default number of random traders with which agents are compared (`SpanResult.matched`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,24 +59,25 @@ class SpanResult:
     """Earnings of agents over a span of days.
 
     Attributes:
-        curve: the account; for several agents, the sum of their accounts.
-        trades: one row each: columns of `TradedAccounts.table` or `WeightsAccounts.table`, and `agent`, its number.
+        curve: their account day by day; for several agents, the sum of their accounts.
+        trades: a row a trade, with the columns of `TradedAccounts.table` or `WeightsAccounts.table`, and `agent`, the
+            index of the agent.
         interest: earned on cash (money).
         one_portfolio: all agents trade one common portfolio.
-        baselines: other accounts on the same days, by name; `initial_population` is the mean of untrained agents.
-        matched: earnings of matched random traders.
-        excess: gain beyond the market; None with too few trades or days.
-        alpha: part of the excess that the market's own gain does not explain; None with too few trades or days.
-        holding_days: longest time from a decision to its exit; 1 for the task `portfolio`.
-        periods_per_year: trading days per year; see `eigen_core.trading.equity`.
-        risk_free: annual rate (a fraction).
-        timing: earnings of the same decisions shifted to other times.
-        baskets: baselines that hold all assets; the first is the benchmark of metrics and alpha.
+        baselines: accounts on the same days by name: simple rules (`baseline_curves`), and `initial_population`, the
+            mean of agents with initial weights.
+        matched: earnings of random traders that trade as much and as long as the agents (`play_matched_traders`).
+        excess: gain beyond the market (`Excess`); None with fewer than two trades, or days of a portfolio.
+        alpha: part of the excess that the market's own gain does not explain; None where `alpha_of` returns None.
+        holding_days: `trading.holding_days`, the longest time of a trade; 1 for the task `portfolio`.
+        periods_per_year, risk_free: trading days of a year; annual rate of interest without risk (a fraction).
+        timing: earnings of the same decisions shifted to other times (`play_shifted`).
+        baskets: names of the baselines that hold all assets; with the first one, metrics and alpha compare.
         weights: share of the equity in each asset at each close, a row a day, a column a symbol; the rest is cash. None
             for the task `market`.
-        active_share: share of a portfolio that differs from equal weights; None for the task `market`, or `by_timing`.
-        by_timing: there is one asset, so that only timing can be judged: `matched`, `excess` and `alpha` compare with
-            other times, not with other assets.
+        active_share: share of a portfolio that differs from equal weights; None for the task `market`, and `by_timing`.
+        by_timing: no day has two tradable assets, so that only timing can be judged: `matched`, `excess` and `alpha`
+            compare with other times, not with other assets.
     """
 
     curve: EquityCurve
@@ -98,7 +99,7 @@ class SpanResult:
 
     @property
     def benchmark(self) -> str:
-        """The baseline of beta, alpha and information ratio."""
+        """Name of the baseline with which beta, alpha and information ratio compare."""
         return self.baskets[0]
 
     @property
@@ -132,13 +133,13 @@ class Order:
     """An order; the `name` of a sale begins with a minus.
 
     Attributes:
-        side: `buy` at the next fill; `sell` at the target or on `latest_exit`, or without a target at the next fill.
-        size: shares.
-        money: paid or received at `price`, after transaction costs.
-        price: the target of a sale; otherwise the last close with slippage, since the fill is unknown.
-        target: price at which the position is sold; None without one.
-        latest_exit: date of the sale if the target is not reached; None with a target: the sale is due and waits for
-            the symbol's next fill.
+        side: `buy` at the next fill (`Fills`); `sell` as `target` and `latest_exit` say, without both at the next.
+        size: number of shares.
+        money: paid or received at `price`, transaction costs included.
+        price: the target of a sale; otherwise the last close with slippage, since the price of the fill is unknown.
+        target: price of one share at which the position is sold; None: the sale does not wait for a price.
+        latest_exit: date of the sale if the target is not reached. None: there is no target, or the sale is due and
+            waits for the symbol's next fill.
     """
 
     symbol: str
@@ -160,9 +161,9 @@ class Position:
 
     Attributes:
         size: shares; below 0: sold short.
-        entry: price of one share, slippage included; None if many orders made the position.
+        entry: price paid for one share, slippage included; None for the task `portfolio`: many orders make a position.
         worth: value at the last known close (money).
-        decided: date of the decision that bought it; None if many orders made the position.
+        decided: date of the decision that bought it; None for the task `portfolio`.
     """
 
     symbol: str
@@ -178,8 +179,8 @@ class NextOrders:
 
     Attributes:
         equity, cash: money.
-        orders: of the day's decision, then the standing sales of positions.
-        money: paid or received for each order decided on a day of the span, by date and `Order.name`.
+        orders: those decided on `date`, then the standing sales of `positions` that were bought before.
+        money: paid or received for each order since the agent's first decision, by date of decision and `Order.name`.
     """
 
     date: str
@@ -191,12 +192,12 @@ class NextOrders:
 
     @property
     def decided(self) -> dict[str, str | None]:
-        """Decisions of each day of the span, by date, as `decision_of` names them."""
+        """The orders decided on each day since the agent's first decision, by date, written as by `decision_of`."""
         return {date: " ".join(orders) or None for date, orders in self.money.items()}
 
 
 def decisions_among(orders: Iterable[Order]) -> list[Order]:
-    """Return the orders of a day's decision; standing sales, which have a target, were decided before."""
+    """Return those of a day's orders that were decided that day; standing sales, which have a target, were before."""
     return [order for order in orders if order.side == "buy" or order.target is None]
 
 
@@ -206,11 +207,11 @@ def decision_of(orders: Iterable[Order]) -> str | None:
 
 
 class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
-    """Plays agents of a run over spans of a panel. A task with prices implements it.
+    """Lets agents of a run trade over spans (consecutive days) of a panel; each task with prices has a subclass.
 
     Args:
         config: of the run.
-        panel: the market that the run was trained on; for `next_orders` it ends with the day of the decision.
+        panel: prices and features that the run was trained on; for `next_orders` it ends with the day of the decision.
         device: where networks are computed.
     """
 
@@ -234,28 +235,28 @@ class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
     @staticmethod
     @abstractmethod
     def outcome_days(trading: TradingConfig) -> int:
-        """Return the days from a decision to the last price that its reward depends on."""
+        """Return the number of days from a decision to the last price that its reward depends on."""
 
     @abstractmethod
     def next_orders(self, weights: Tensor, first: int) -> NextOrders:
-        """Return the orders of an agent after the panel's last day, having traded since day `first`.
+        """Return the orders that an agent decides on after the panel's last day, if it has traded since day `first`.
 
-        Sizes assume a fill at the last close.
+        Their sizes assume that they are filled at the last close.
 
         Args:
-            weights: float32 `[parameters]`.
-            first: day of the first decision; a whole window lies before it.
+            weights: of the agent's networks, float32 `[parameters]`.
+            first: index of the day of the first decision; at least `market.window` - 1, since agents observe a window.
         """
 
     @abstractmethod
     def _decide(self, weights: Tensor, span: range, *, ensemble: bool) -> Decided:
-        """Return the decisions of agents in one batch; an ensemble decides as one agent, by the mean actions."""
+        """Let agents decide in one batch on each day of a span; an ensemble decides as one, by the mean actions."""
 
     @abstractmethod
     def _compared(
         self, decided: Decided, span: range, accounts: AnyAccounts, equal: EquityCurve, *, by_timing: bool
     ) -> dict[str, Any]:
-        """Return the attributes of a `SpanResult` that depend on the task."""
+        """Return the attributes of a `SpanResult` that depend on the task; `equal`: the baseline `equal_weight`."""
 
     def accounts(self, decided: Decided, span: range, settings: AccountConfig | None = None) -> AnyAccounts:
         """Return the accounts that decisions over a span lead to; `settings` replaces the run's account settings."""
@@ -276,12 +277,12 @@ class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
         return self._concatenated([self._decide(own[group], span, ensemble=False) for group in groups])
 
     def play(self, weights: Tensor, span: range, key: str, *, ensemble: bool = False, draws: int = DRAWS) -> SpanResult:
-        """Play agents day after day over a span, each with an equal share of the capital.
+        """Let agents trade day after day over a span, each with an equal share of the capital.
 
         Args:
-            weights: float32 `[agents, parameters]`.
-            span: days of the panel; a whole window lies before the first decision.
-            key: text for the seed of matched traders, such as the name of the agents.
+            weights: of the agents' networks, float32 `[agents, parameters]`.
+            span: indices of consecutive days of the panel, from `market.window` - 1 on.
+            key: text that, with the run's seed, seeds the matched random traders, such as the name of the agents.
             ensemble: the agents trade one portfolio, by the means of their actions.
             draws: number of matched random traders.
         """
@@ -303,7 +304,7 @@ class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
         one_portfolio: bool = False,
         draws: int = DRAWS,
     ) -> SpanResult:
-        """Return the earnings of decisions of `agents` agents; `initial`: account of baseline `initial_population`."""
+        """Return what decisions of `agents` agents earn; `initial`: the account of baseline `initial_population`."""
         config, panel, dates = self.config, self.panel, np.asarray(self.panel.dates)
         accounts = self.accounts(decided, span, share_of_capital(config.account, agents))
         tables = [accounts.table(agent, panel.symbols).assign(agent=agent) for agent in range(agents)]
@@ -337,9 +338,10 @@ _WEEK = 7
 def _prepared_days(
     network: AgentNetwork, weights: Tensor, span: range, times: Tensor, at_once: int
 ) -> Iterator[tuple[Parameters, Tensor]]:
-    """Yield the actors' parameters and the result of `AgentNetwork.prepare_actor` for each day.
+    """Yield the actors' parameters and the result of `AgentNetwork.prepare_actor` for each day of a span.
 
-    Results are computed for `at_once` days at a time. `times` has one value for each of these days, or one for all.
+    Results are computed for `at_once` days at a time. `times` has the observed time in the episode (`episode_times`) of
+    each of these days, or one for all.
     """
     critic = network.critic_layout.views(weights[:, : network.critic_layout.size])
     actor = network.actor_layout.views(weights[:, network.critic_layout.size :])
@@ -431,13 +433,13 @@ def decide_trades(
 ) -> DecidedTrades:
     """Return the trades that agents decide on over a span of days.
 
-    The observed time in the episode restarts after every `trading.trading_days` days, as in training.
+    The time in the episode, which agents observe, restarts after every `trading.trading_days` days, as in training.
 
     Args:
         network, config: of the run.
-        known: prices of the span (`prices_of_span`).
-        weights: float32 `[agents, parameters]`.
-        span: days of the panel; a whole window lies before the first decision.
+        known: prices of the span, as `prices_of_span` returns them.
+        weights: of the agents' networks, float32 `[agents, parameters]`.
+        span: indices of consecutive days of the panel, from `market.window` - 1 on.
         ensemble: the agents trade one portfolio, by the means of their actions.
     """
     trading, agents = config.trading, len(weights)
@@ -477,7 +479,7 @@ def _latest_exit(panel: Panel, sessions: NDArray[np.bool_], decided: int, asset:
 
 
 class PortfolioBacktest(TaskBacktest[Values, WeightsAccounts]):
-    """Agents decide on target weights, float64 `[agents, days, assets]`.
+    """Backtests of the task `portfolio`: agents decide on target weights, float64 `[agents, days, assets]`.
 
     A position stays unchanged while its orders are not filled, and is paid out once its asset is delisted: see `Fills`
     and `rebalance`.
@@ -529,9 +531,9 @@ def decide_weights(
     Args:
         network: with the actions of the task `portfolio` (`portfolio_actions`).
         panel, config: of the run.
-        weights: float32 `[agents, parameters]`.
-        span: days of the panel; a whole window lies before the first decision.
-        ensemble: the agents decide as one, by the means of their scores and speeds.
+        weights: of the agents' networks, float32 `[agents, parameters]`.
+        span: indices of consecutive days of the panel, from `market.window` - 1 on.
+        ensemble: the agents decide as one, by the means of their actions, scores and speeds (`move_scores`).
 
     Returns:
         float64 `[agents, days, assets]`, shares of the equity; the rest is cash. An ensemble is one agent.
@@ -557,7 +559,7 @@ def orders_of_days(
     Args:
         weights: target weights, float64 `[days, assets]`.
         accounts: the account of this agent only.
-        closes: float64 `[days, assets]`; NaN: no order.
+        closes: float64 `[days, assets]`; NaN: no close on that day, so no order.
         symbols, config: of the run.
     """
     equity, costs = accounts.equity[0], OrderCosts.of(config.trading)
@@ -599,12 +601,12 @@ def _orders(
 
 
 def task_backtest(config: Config, panel: Panel, device: torch.device) -> TaskBacktest[Any, Any]:
-    """Return the backtest of a configuration's task, which has prices (`has_prices`)."""
+    """Return the backtest of a configuration's task, which must have prices (`has_prices`)."""
     return _class_of(config)(config, panel, device)
 
 
 def outcome_days(config: Config) -> int:
-    """Return the days from a decision to the last price that its reward depends on."""
+    """Return the number of days from a decision to the last price that its reward depends on."""
     return _class_of(config).outcome_days(config.trading)
 
 
