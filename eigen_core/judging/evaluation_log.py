@@ -1,11 +1,10 @@
-"""The evaluation log in the store: each result of agents on days of prices is a look, which verdicts count.
+"""The evaluation log of a store: a look is a result of agents on days of prices, which verdicts on these days count.
 
-A look stays when its run is removed. It is a small object that is created once, so several machines can add looks.
-
-Each look is also in an entry of a chain: numbered objects that are created once, each with the SHA-256 of the previous
-entry. The entry reveals that its look was changed or deleted, and still counts it. The next entry reveals a changed or
-deleted entry; for the newest entry, `Head` does. The first entry lists the looks from before the chain existed.
-Functions raise `InputError` and `StoreUnavailableError` as `Store` does.
+A look is a small object in the store, created once and never changed, so several machines can add looks. It stays when
+its run is removed. Each look is also in an entry of a chain: numbered objects that are created once, each with the
+SHA-256 of the previous entry. If a look is changed or deleted, its entry reveals that, and the look still counts. If an
+entry is changed or deleted, the next entry reveals that; for the newest entry, `Head` does. The first entry also lists
+the looks from before the chain existed. Functions raise `InputError` and `StoreUnavailableError` as `Store` does.
 """
 
 import hashlib
@@ -48,16 +47,17 @@ _READERS = 16
 # If several processes add an entry at once, one succeeds and the others retry.
 _ATTEMPTS = 1_000
 LAST = 99_999_999
-"""The greatest number of an entry."""
+"""The greatest number that an entry's name can have."""
 
 _Kind = TypeVar("_Kind", bound=Record)
 
 
 class Head(Record):
-    """Number and SHA-256 of a chain's newest entry, stored separately; 0 and an empty hash before the first entry."""
+    """Number and SHA-256 of the chain's newest entry, as the object `CHAIN_HEAD` in the store and as a file on each
+    machine that added a look; number 0 and an empty hash before the first entry."""
 
     ledger: str
-    """Random identifier of the log, drawn when it was created: another store in the same place has another one."""
+    """Random identifier of the log, drawn when the log was created: a new store at the same URL has another one."""
     number: Annotated[int, Field(ge=0, le=LAST)]
     sha256: str
 
@@ -88,7 +88,7 @@ def _head_or_new(store: Store) -> Head:
 
 
 def _keep_head(store: Store, head: Head) -> None:
-    """Write the head to the store and a copy to this machine; log a warning if only the copy fails."""
+    """Write the head to the store, and a copy to this machine; if only the copy fails, log a warning."""
     content, path = head.model_dump_json().encode(), _copy_of(store)
     store.put(CHAIN_HEAD, content)
     try:
@@ -96,7 +96,7 @@ def _keep_head(store: Store, head: Head) -> None:
             file.write(content)
     except OSError as error:
         logger.warning(
-            "Cannot copy the evaluation log's newest hash to %s (%s): deleted results may go unnoticed.", path, error
+            "Make %s writable (%s): without the evaluation log's hash there, deletions may go unnoticed.", path, error
         )
 
 
@@ -105,7 +105,7 @@ def _copy_of(store: Store) -> Path:
 
 
 class Look(Record):
-    """A look: the result of agents on the days from `first` to `last` (YYYY-MM-DD)."""
+    """A result of agents on the days from `first` to `last` (YYYY-MM-DD), of the run that is named `run`."""
 
     first: str
     last: str
@@ -114,14 +114,14 @@ class Look(Record):
     agent: str
     """SHA-256 of the agents' weights."""
     settings: str
-    """SHA-256 of the rules and settings that the result depends on."""
+    """SHA-256 of the settings of `trading` and `account`, and of whether the agents trade one common portfolio."""
     run: str
     sharpe: float | None
-    """Daily Sharpe ratio."""
+    """Daily Sharpe ratio; None: it is undefined, or the look was added before the agents played."""
 
     @property
     def name(self) -> str:
-        """Object name in a store; the same agents, settings, days and symbols give the same name."""
+        """Name of its object in a store; the same agents, settings, days and symbols give the same name."""
         identity = json.dumps([self.first, self.last, sorted(self.symbols), self.agent, self.settings])
         return f"{EVALUATION_LOG}{self.first}_{self.last}_{_sha256(identity.encode())[:16]}.json"
 
@@ -132,18 +132,19 @@ class _Entry(Record):
     """SHA-256 of the entry before this one; empty in the first."""
     look: Look
     before: Mapping[str, str] = {}
-    """In the first entry, SHA-256 of the looks from before the chain existed, by name."""
+    """Only in the first entry: SHA-256 of each look from before the chain existed, by the look's name."""
     ledger: str = ""
-    """See `Head`; empty in entries of earlier versions."""
+    """See `Head`; empty in entries that earlier versions of Eigen wrote."""
 
 
 @dataclass(frozen=True)
 class Looks:
-    """Looks at given days and symbols.
+    """The looks that share a day and a symbol with those of a question to `looks_at`.
 
     Attributes:
-        known: readable looks, one for each agent and settings, in the order of their names.
-        unreadable: number of looks that were damaged or deleted.
+        known: looks whose content is known, one for each pair of `agent` and `settings`, in the order of their names.
+        unreadable: number of looks that were changed or deleted, and whose content is in no entry of the chain.
+        damages: all defects of the log, which may concern looks at other days.
     """
 
     known: tuple[Look, ...]
@@ -161,7 +162,7 @@ class Looks:
 
     @property
     def count(self) -> int:
-        """Number of looks with different agents or settings, plus the unreadable ones."""
+        """Number of looks that differ in agents or settings, plus the number of unreadable ones."""
         return len(self.known) + self.unreadable
 
     @property
@@ -174,7 +175,7 @@ class Looks:
 
 
 def record_look(store: Store, look: Look) -> None:
-    """Add a look to the log, unless it is known already."""
+    """Add a look to the log, unless the log has one of the same name."""
     content = look.model_dump_json().encode()
     if store.stat(look.name) is not None or not store.create(look.name, content):
         return
@@ -199,7 +200,7 @@ def record_look(store: Store, look: Look) -> None:
 
 
 def _newest_entry(store: Store, ledger: str) -> Head:
-    """Return number and hash of the newest entry that chain, head or its local copy names; number 0 without entries."""
+    """Return the newest entry that the chain, the stored head or its copy here names; number 0: there is no entry."""
     heads = [head for head in (_stored_head(store), _copied_head(store)) if head is not None and head.ledger == ledger]
     newest = max(_names(store, EVALUATION_CHAIN, _ENTRY), default=None)
     if newest is not None:
@@ -210,9 +211,9 @@ def _newest_entry(store: Store, ledger: str) -> Head:
 
 
 def looks_at(store: Store, symbols: Sequence[str], first: str, last: str) -> Looks:
-    """Return the looks that share a day from `first` to `last` and a symbol, with the damages of the log.
+    """Return the looks at any of the `symbols` on any day from `first` to `last` (YYYY-MM-DD), and defects of the log.
 
-    Changed or deleted looks are read from the chain. A look whose days are unknown counts for all days.
+    Looks that were changed or deleted are read from the chain. A lost look whose days are unknown counts for all days.
     """
     ledger = _EvaluationLog.read(store)
     known: dict[tuple[str, str], Look] = {}
@@ -284,7 +285,7 @@ class _EvaluationLog(NamedTuple):
 
 
 def _chain(contents: Mapping[str, bytes], heads: Sequence[Head]) -> tuple[list[_Entry], list[range]]:
-    """Return the intact entries, in order, and the numbers of the lost ones."""
+    """Return the intact entries, in order, and the numbers of entries that were changed or deleted."""
     entries: list[_Entry] = []
     lost: list[range] = []
     expected: dict[int, set[str]] = {}
@@ -356,14 +357,14 @@ def keep_look(
     one_portfolio: bool = False,
     sharpe: float | None = None,
 ) -> None:
-    """Add the look of agents of a run to the log.
+    """Add a result of agents of a run to the log, as a look.
 
     Args:
-        store, run, config: of the run; the configuration has the settings of the agents' account.
-        days: first day, last day (YYYY-MM-DD), and the symbols traded.
-        weights: float32 `[agents, parameters]`.
-        one_portfolio: the agents traded one common portfolio.
-        sharpe: daily Sharpe ratio; None: not known yet.
+        store, run, config: store, name and configuration of the run, with the account settings of this result.
+        days: first day, last day (YYYY-MM-DD), and the symbols that can be traded.
+        weights: of the agents' networks, float32 `[agents, parameters]`.
+        one_portfolio: the agents trade one common portfolio.
+        sharpe: daily Sharpe ratio; None: it is undefined, or the agents have not played yet.
     """
     first, last, symbols = days
     rules = config.model_dump(mode="json", include={"trading", "account"})

@@ -1,4 +1,4 @@
-"""Which features and columns of the market agents of a run use."""
+"""How much agents of a run use each feature and each column (symbol) of the market: permutation importance."""
 
 import logging
 from collections import Counter
@@ -28,24 +28,26 @@ from eigen_core.task.panel import PanelTask
 logger = logging.getLogger(__name__)
 
 INTERVAL = (5.0, 95.0)
-"""Percentiles of the draws that bound an interval."""
+"""Percentiles, over the random shifts of a feature or column, that bound an interval."""
 LOW_CHANGE = 0.01
 """A column is hardly used if shifting it in time changes an agent's decisions on at most this share of the days."""
 _NEAREST = 0.1
 
 _Part = tuple[slice | int, slice | int]
 _Played = tuple[NDArray[np.float64], float | None]
-"""Shares of an agent's decisions, float64 `[episodes, days, assets]`, and the mean excess (%)."""
+"""Each asset's share in an agent's decisions, float64 `[episodes, days, assets]`, and the mean excess (%)."""
 
 
 @dataclass(frozen=True)
 class Importance:
-    """Effect of shifting a feature or column in time; intervals are over the draws (5 to 95 %).
+    """Effect on an agent of shifting a feature or column in time: means over random shifts, and 5 and 95 % percentiles.
 
     Attributes:
+        name: of the feature, or symbol of the column.
         changed: share of the days on which the agent buys another asset or none; for a portfolio, the mean share of the
-            equity that moves to other assets.
-        excess_lost: loss of excess over the market, per trade or, for a portfolio, per year (%); None without trades.
+            equity that moves to other assets or cash.
+        excess_lost: loss of gain beyond the market (`Excess`), per trade or, for a portfolio, per year (%); None: the
+            agent makes fewer than two trades without a shift, or with every shift.
     """
 
     name: str
@@ -63,8 +65,8 @@ def importance(
     Args:
         config, panel: of the run.
         weights: of the agents, float32 `[agents, parameters]`, on the device that computes.
-        starts: first days of the episodes that each agent plays.
-        days: days of these episodes and of the windows before them.
+        starts: indices of the first days of the episodes that each agent plays.
+        days: indices of the days of these episodes, and of the windows that agents observe before them.
         draws: number of random shifts of each feature and column.
 
     A draw shifts the values of a feature (in all columns) or of a column (all features) cyclically within `days`: they
@@ -102,7 +104,7 @@ def _task(config: Config, panel: Panel, device: torch.device) -> PanelTask:
 
 
 def _shifted(panel: Panel, part: _Part, days: range, draws: int, generator: np.random.Generator) -> Iterator[Panel]:
-    """Yield panels with the values of `part` (columns, features) shifted cyclically within `days`."""
+    """Yield `draws` panels with the values of `part` (columns, features) shifted randomly, cyclically within `days`."""
     nearest = max(1, int(_NEAREST * len(days)))
     for shift in generator.integers(nearest, max(len(days) - nearest, nearest + 1), draws):
         features = np.array(panel.features)
@@ -129,7 +131,7 @@ def _importance(name: str, usual: _Played, moved: Sequence[_Played]) -> Importan
 
 
 def _changed(usual: NDArray[np.float64], moved: NDArray[np.float64]) -> float:
-    """Return the mean share of the decisions that moves to other assets, or to none."""
+    """Return the mean share of the decisions `usual` that `moved` has in other assets, or in none."""
     more = moved - usual
     return float(np.maximum(np.maximum(more, 0.0).sum(axis=2), np.maximum(-more, 0.0).sum(axis=2)).mean())
 
@@ -144,13 +146,13 @@ class RunImportance:
     """Importance of a market's features and columns for agents of a run.
 
     Attributes:
-        agent: champion, champions, elites, or an agent's number.
-        generations: of the agents, the newest first; `generation` is the newest of them.
-        first, last: validation days, as YYYY-MM-DD.
+        agent, agents: which agents (see `run_importance`), and their number.
+        generations: generations whose agents they are, the newest first; `generation` is the newest of them.
+        first, last: first and last validation day, as YYYY-MM-DD.
         draws: number of random shifts of each feature and column.
         features, columns: means over the agents, the most important first, with the widest bounds.
-        low_columns: columns that no agent uses much, by the upper bound of `changed` (`LOW_CHANGE`).
-        persistent_low_features, persistent_low_columns: see `persistently_low`.
+        low_columns: symbols for which the upper bound of `changed` is at most `LOW_CHANGE` for every agent.
+        persistent_low_features, persistent_low_columns: names and symbols, see `persistently_low`.
     """
 
     run: str
@@ -175,13 +177,13 @@ def run_importance(
 
     Args:
         store, run: URL of the store, name of the run.
-        agent: `champion`, `champions` (of the kept generations, each once), `elites`, or the number of an agent of the
-            newest generation.
-        generations: number of newest kept generations from which `champions` come; None: all.
+        agent: `champion`, `champions` (those of the generations that the store keeps, each once), or agents of the
+            newest generation: `elites`, `population`, or the number of one.
+        generations: for `champions`, how many of the newest generations to read; None: all that the store keeps.
         draws: number of random shifts of each feature and column.
 
     Raises:
-        InputError: as `backtest` does.
+        InputError: there is no such run or agent, the run has no prices, or was trained on other ones than are there.
         StoreUnavailableError: the store does not answer.
     """
     opened = Run.open(store, run)
@@ -217,9 +219,10 @@ def run_importance(
 
 
 def persistently_low(found: Sequence[Sequence[Importance]]) -> tuple[str, ...]:
-    """Return features or columns of low importance for most agents, in alphabetical order; none for a single agent.
+    """Return names of low importance for more than half of the agents, in alphabetical order; none for a single agent.
 
-    Low: the interval of `changed` reaches 0, or `changed` is in the lowest tenth.
+    `found` has each agent's features or columns. Low: the interval of `changed` reaches 0, or `changed` is in the
+    lowest tenth of the agent's.
     """
     lows: Counter[str] = Counter()
     for of_agent in found:
@@ -250,7 +253,7 @@ def _champions(run: Run, generations: int | None) -> tuple[Tensor, tuple[int, ..
 
 
 def over_agents(found: Sequence[Sequence[Importance]]) -> tuple[Importance, ...]:
-    """Return the mean importance of each feature or column over agents, with the widest bounds, largest first."""
+    """Return the mean over agents of each feature's or column's importance, largest first, with the widest bounds."""
     by_agent = [{each.name: each for each in of_agent} for of_agent in found]
     return tuple(_ranked([_mean([of_agent[name] for of_agent in by_agent]) for name in by_agent[0]]))
 
