@@ -1,4 +1,4 @@
-"""Backtests of runs: earnings of their agents in money over a span of days, with a verdict."""
+"""Backtests of runs: what their agents earn in money over a span of days, and a verdict on whether they show skill."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -42,12 +42,12 @@ class Backtest(SpanResult):
     """A `SpanResult` of agents of a run, with its verdict.
 
     Attributes:
-        agent: champion, elites, population, ensemble, or an agent's number.
-        span: holdout, validation, or two dates.
+        agent, span: which agents, on which days; see `backtest`.
+        agents, generation: number of these agents, and the run's newest generation.
         config: of the run, with the account settings of this backtest.
-        looks: all looks at these days in the evaluation log, including this one.
-        verdict: also counts the validations among which the agents were chosen.
-        folder: local folder of its tables.
+        looks: all results on these days in the evaluation log, including this one.
+        verdict: counts these looks; on validation days, also the validations by which the agents were chosen.
+        folder: local folder for its tables (`write_backtest`).
     """
 
     run: str
@@ -74,19 +74,19 @@ def backtest(
     settings: Iterable[str] = (),
     draws: int = DRAWS,
 ) -> Backtest:
-    """Let agents of a run trade a span of days with an account in money, and add a look to the evaluation log.
+    """Let agents of a run trade a span of days with an account in money, and add the result to the evaluation log.
 
     Args:
         store, run: URL of the store, name of the run.
         span: `holdout`, `validation`, or two dates, FIRST:LAST; None: the holdout of a finished run.
         agent: `champion`; the number of an agent of the newest generation; `elites` or `population`, each agent with an
             equal share of the capital; `ensemble`, which trades one portfolio by the means of the elites' actions.
-        settings: of the section `account`, as key=value.
-        draws: number of matched random traders.
+        settings: settings of the section `account` that replace the run's, as account.KEY=VALUE.
+        draws: number of random traders with which the agents are compared (`SpanResult.matched`).
 
     Raises:
-        InputError: there is no such run, agent or span, the run plays no market, or its prices are not those that it
-            was trained on.
+        InputError: there is no such run, agent or span, the run's task has no prices, or the prices are not those that
+            the run was trained on.
         StoreUnavailableError: the store does not answer.
     """
     return play(store, run, span=span, agent=agent, settings=settings, draws=draws)[1]()
@@ -95,7 +95,7 @@ def backtest(
 def play(
     store: str, run: str, *, span: str | None, agent: str, settings: Iterable[str] = (), draws: int = DRAWS
 ) -> tuple[SpanResult, Callable[[], Backtest]]:
-    """Return earnings of agents, and a function that adds the look to the log and judges them; see `backtest`."""
+    """Return what agents earn, and a function that adds this to the evaluation log and judges it; see `backtest`."""
     opened = Run.open(store, run)
     status, config = opened.status(), _with_account(opened.config_to_resume(), settings)
     require_prices(config, run)
@@ -139,9 +139,9 @@ def play(
 
 
 def agents_on_market(run: Run, config: Config, agent: str) -> tuple[torch.Tensor, int, Panel]:
-    """Return agents of a run, float32 `[agents, parameters]`, their generation, and the market they were trained on.
+    """Return weights of agents of a run, float32 `[agents, parameters]`, its newest generation, and its market.
 
-    `agent` and errors are those of `backtest`.
+    `agent` and the errors are those of `backtest`.
     """
     require_prices(config, run.name)
     contents, manifest = newest_of_run(run)
@@ -181,7 +181,7 @@ def _default_span(status: RunStatus) -> str:
 def newest_of_run(run: Run) -> tuple[RunContents, Manifest]:
     """Return contents and manifest of a run's newest generation; raise `InputError` if there is none."""
     if run.newest is None:
-        raise InputError(f"Run '{run.name}' has no agents yet: it has not completed a generation.")
+        raise InputError(f"Run '{run.name}' has no agents yet: wait until it has completed a generation.")
     return run.newest
 
 
@@ -228,7 +228,7 @@ def days_of(panel: Panel, config: Config, span: str) -> range:
     """Return the days of a panel that a span names: `holdout`, `validation`, or two dates, FIRST:LAST.
 
     Raises:
-        InputError: the span is invalid, too short, or begins before a whole window.
+        InputError: the span is invalid, has fewer than two days, or begins before agents can observe a whole window.
     """
     if span in ("holdout", "validation"):
         days: range = getattr(panel.splits, span)
@@ -269,7 +269,7 @@ def write_backtest(backtest: Backtest, folder: Path) -> None:
 
 
 def equity_table(backtest: Backtest) -> pd.DataFrame:
-    """Return the account day by day, one row each, and the equity of the baselines, one column each.
+    """Return the account of the agents, a row a day, beside the equity of the baselines, a column each.
 
     Columns: date, equity, return, drawdown (fractions), exposure (share of the equity), traded (money), turnover
     (traded value as a share of the equity), costs (money); then the names of the baselines (money).
@@ -291,7 +291,7 @@ def equity_table(backtest: Backtest) -> pd.DataFrame:
 
 
 def write_table(table: pd.DataFrame, stem: Path) -> None:
-    """Write a table as CSV and as Parquet, to `stem` with a suffix; may raise `InputError`."""
+    """Write a table as `stem`.csv and `stem`.parquet; raise `InputError` if the files cannot be written."""
     contents = {".csv": table.to_csv(index=False).encode(), ".parquet": table.to_parquet(index=False)}
     for suffix, content in contents.items():
         path = stem.with_suffix(suffix)

@@ -1,4 +1,4 @@
-"""Statistics of returns, with intervals and corrections. Each is seeded, so equal returns give equal values."""
+"""Statistics of returns, with intervals and corrections for many looks; equal returns and seeds give equal values."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,14 +14,14 @@ Values = NDArray[np.float64]
 
 CONFIDENCE = 0.95
 FEWEST_DAYS = 10
-"""With fewer days a Sharpe ratio is undefined, and no skill can be shown."""
+"""With fewer days of returns, Sharpe ratios are undefined, and verdicts claim no skill."""
 _DRAWS = 2_000
 # Returns that differ by rounding alone have no volatility.
 _ROUNDING = 1e-12
 
 
 def sharpe_ratio(excess: Values) -> float | None:
-    """Return the Sharpe ratio of daily excess returns, float64 `[days]`, not annualised; None if undefined."""
+    """Return the daily Sharpe ratio of returns `[days]` above the risk-free rate; None: too few days, or constant."""
     if len(excess) < FEWEST_DAYS:
         return None
     spread = float(excess.std(ddof=1))
@@ -29,7 +29,7 @@ def sharpe_ratio(excess: Values) -> float | None:
 
 
 def sharpe_interval(excess: Values, seed: int) -> tuple[float, float] | None:
-    """Return the 95 % interval of `sharpe_ratio`; None if the ratio is undefined.
+    """Return the 95 % interval of `sharpe_ratio`, not annualised; None if the ratio is undefined.
 
     Percentiles of a stationary bootstrap, whose blocks keep the correlation of neighbouring days (Politis and Romano
     1994, "The stationary bootstrap"); the mean block length follows Patton, Politis and White 2009.
@@ -57,10 +57,10 @@ def deflated_sharpe(excess: Values, looks: int, looked_at: Sequence[float] = ())
     2014, "The deflated Sharpe ratio", equations 1 and 2).
 
     Args:
-        excess: daily excess returns of the best result, float64 `[days]`.
-        looks: number of results.
-        looked_at: known daily Sharpe ratios among them. Their standard deviation is used for all results, but at least
-            sqrt(1 / days), that of returns without skill (Lo 2002): a few known ones may be alike.
+        excess: daily returns of the best result less risk-free rates, float64 `[days]`.
+        looks: number of results among which it is the best, itself included.
+        looked_at: daily Sharpe ratios of those results for which they are known. The test uses their standard deviation
+            for all results, but at least sqrt(1 / days), that of returns without skill (Lo 2002): a few may be alike.
     """
     if sharpe_ratio(excess) is None:
         return None
@@ -72,11 +72,11 @@ def deflated_sharpe(excess: Values, looks: int, looked_at: Sequence[float] = ())
 
 
 def superiority(returns: Values, baselines: Mapping[str, Values], seed: int) -> float | None:
-    """Return the p-value of the lead over the best baseline: the greatest p-value over all baselines.
+    """Return the p-value of an agent's lead over the best baseline: the greatest p-value over all baselines.
 
-    For each baseline, Hansen's test of the hypothesis that the mean return is not greater than its own (Hansen 2005, "A
-    test for superior predictive ability", consistent p-value). None without a baseline that differs. `returns` and each
-    baseline are float64 `[days]`.
+    For each baseline, Hansen's test of the hypothesis that the agent's `returns` have no greater mean (Hansen 2005, "A
+    test for superior predictive ability", consistent p-value). All returns are daily, float64 `[days]`. None:
+    every baseline's returns are those of the agent.
     """
     pvalues = []
     for name, baseline in baselines.items():
@@ -91,10 +91,10 @@ def superiority(returns: Values, baselines: Mapping[str, Values], seed: int) -> 
 
 
 def interquartile_mean(values: Values, seed: int) -> tuple[float, float, float]:
-    """Return the interquartile mean of one value per seed, with its 95 % interval.
+    """Return the interquartile mean of `values`, one result for each training seed, and its 95 % interval.
 
     Agarwal et al. 2021, "Deep reinforcement learning at the edge of the statistical precipice", section 4.3;
-    percentiles of a bootstrap over the seeds.
+    percentiles of a bootstrap over the values, which `seed` seeds.
     """
 
     def middle(drawn: Values) -> Values:
@@ -106,5 +106,5 @@ def interquartile_mean(values: Values, seed: int) -> tuple[float, float, float]:
 
 
 def corrected(pvalue: float, looks: int) -> float:
-    """Return `pvalue`, of the best of `looks` independent results, corrected for their number (Sidak 1967)."""
+    """Return the p-value of the best of `looks` independent results, corrected for their number (Sidak 1967)."""
     return float(-np.expm1(max(looks, 1) * np.log1p(-min(pvalue, 1.0 - 1e-15))))
