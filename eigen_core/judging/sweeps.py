@@ -1,7 +1,7 @@
-"""Sweeps over settings and seeds, as a study of Optuna that suggests and prunes trials.
+"""Sweeps over settings and seeds, as a study of Optuna that suggests trials and prunes (stops) those that fall behind.
 
 A trial is one set of settings, trained with each seed as an ordinary run of the store. The study is a SQLite file next
-to the runs; the history of a trial's runs has its results.
+to the runs. The result of a trial comes from the histories of its runs: the mean validation fitness of their champions.
 """
 
 import json
@@ -41,8 +41,8 @@ class Definition:
     Attributes:
         config: of all trials, except for the varied settings.
         space: the varied settings.
-        seeds: runs per trial, with consecutive seeds from the configuration's on.
-        prunes: stop trials early that fall behind.
+        seeds: number of runs per trial; their seeds are consecutive, from `config.seed` on.
+        prunes: stop trials early that fall behind the median of earlier ones.
     """
 
     config: Config
@@ -52,7 +52,7 @@ class Definition:
 
     @property
     def combinations(self) -> int | None:
-        """Number of different trials; None if a range of real numbers is varied."""
+        """Number of different trials that are possible; None: no limit, since a range of real numbers is varied."""
         if any(isinstance(one, FloatDistribution) for one in self.space.values()):
             return None
         return prod(len(_values_of(one)) for one in self.space.values())
@@ -63,9 +63,9 @@ class Definition:
 
 
 def space_of(varied: Sequence[str], preset: str | None, given: Sequence[str]) -> Space:
-    """Return the space of settings `varied` as `KEY=LOW:HIGH`, `KEY=LOW:HIGH:log` or `KEY=ONE,OTHER`.
+    """Return the space of the settings `varied`, each `KEY=LOW:HIGH`, `KEY=LOW:HIGH:log` or `KEY=ONE,OTHER`.
 
-    `preset` and `given`, as `key=value`, are the other settings. Raises `InputError` if a setting cannot be varied.
+    `preset` and `given` (`KEY=VALUE`) are the settings of all trials. Raises `InputError` if one cannot be varied.
     """
     fixed = flatten(parse_assignments(given))
     space: dict[str, Any] = {}
@@ -121,7 +121,7 @@ class Study:
         definition: of the sweep.
 
     Raises:
-        InputError: the file has another definition of the sweep.
+        InputError: the file is that of a sweep with another definition.
     """
 
     def __init__(self, path: Path, definition: Definition) -> None:
@@ -145,14 +145,14 @@ class Study:
         return list(self._study.trials)
 
     def unfinished(self) -> list[int]:
-        """Return the numbers of the trials that are neither finished, pruned nor refused."""
+        """Return the numbers of the trials not finished, pruned or refused (their settings cannot be trained)."""
         return [trial.number for trial in self._study.trials if trial.state == TrialState.RUNNING]
 
     def suggest(self) -> int | None:
         """Add a trial and return its number; None if all combinations were tried.
 
-        Its settings depend on the configuration's seed, the trial's number and earlier results. They do not repeat,
-        unless a range of real numbers is varied and many draws find nothing new.
+        Its settings depend on `config.seed`, the trial's number and the results of earlier trials. They differ from
+        those of earlier trials, unless a range of real numbers is varied and many draws find nothing new.
         """
         trials = self._study.trials
         number, space = len(trials), self._definition.space
@@ -183,7 +183,7 @@ class Study:
         return drawn
 
     def is_behind(self, number: int, reached: Sequence[float]) -> bool:
-        """Report to Optuna the values `reached` after each generation; return whether the trial should be pruned."""
+        """Report to Optuna the result `reached` after each generation so far; return whether to prune the trial."""
         frozen = self._study.trials[number]
         trial = optuna.Trial(self._study, frozen._trial_id)
         known = len(frozen.intermediate_values)

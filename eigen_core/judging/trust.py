@@ -1,7 +1,8 @@
-"""Reliability of the verdict on a market's prices: false alarms on noise, and edges that it finds.
+"""`eigen trust`: how often the verdict claims skill on noise (false alarms), and the edges that it finds (power).
 
-A trial trains a small run in memory and judges its champion on the holdout, as `eigen backtest` does after one look.
-Its result is a small file, so that the trial is not repeated.
+A trial makes a synthetic market from the prices: noise, in which nothing can be predicted, or with a planted edge, a
+feature that predicts returns. It trains a small run in memory and judges its champion on the holdout, as `eigen
+backtest` does at the first look. A trial's result is kept as a small file, so that the trial is not repeated.
 """
 
 import json
@@ -38,7 +39,7 @@ from eigen_core.trading.synthetic import (
 )
 
 TRIAL_PRESET = "counterfactual"
-"""Default preset of trials: in the same time it finds more of a weak edge than the other presets."""
+"""Default preset of trials: in the same training time it finds more of a weak edge than the other presets."""
 TRIAL_SETTINGS: Mapping[str, Any] = {"market.holdout_days": 1_250}
 """Default settings of trials: on one year of days a weak edge cannot be distinguished from luck."""
 _DRAWS = 400
@@ -52,9 +53,9 @@ class Trial(Record):
     """The verdict on the champion of a small run that was trained on a synthetic market."""
 
     edge: float | None
-    """Information coefficient of the feature planted into the market; None: a market in which nothing can be
-    predicted."""
+    """Information coefficient (mean correlation with returns) of the planted feature; None: the market is noise."""
     seed: int
+    """Seed of the run and of the synthetic market."""
     claim: Claim
     excess: float | None
     """Mean excess over the market (%), per trade or per year."""
@@ -65,7 +66,7 @@ class Trial(Record):
 
 @dataclass(frozen=True)
 class Claims:
-    """How many of the trials on one kind of market, at least one, claimed skill."""
+    """Number of trials, at least one, on noise or with the same edge; `claimed`: how many of them claimed skill."""
 
     trials: int
     claimed: int
@@ -83,14 +84,14 @@ class Claims:
 
 @dataclass(frozen=True)
 class Trust:
-    """Claims on markets in which nothing can be predicted, and with a planted edge, by its information coefficient."""
+    """Result of all trials: `false_alarms` on noise; `power`, by the information coefficient of planted edges."""
 
     false_alarms: Claims
     power: Mapping[float, Claims]
 
     @property
     def smallest_edge(self) -> float | None:
-        """The smallest edge that, like all greater ones, was found in 80 % of the trials; None if there is none."""
+        """The smallest edge that, like all greater ones, was found in 80 % of its trials; None: no edge was."""
         smallest = None
         for edge, claims in sorted(self.power.items(), reverse=True):
             if claims.share < POWER:
@@ -115,17 +116,17 @@ class Trust:
 
 
 class TrustTrials:
-    """The trials of a configuration on its prices, kept in a folder.
+    """The trials of a configuration on markets made from its prices; their results are kept in a folder.
 
-    Their seeds are consecutive, from the configuration's on.
+    Their seeds are consecutive, from `config.seed` on.
 
     Raises:
-        InputError: the prices cannot be used, the task has none, or there are no holdout days.
+        InputError: the prices cannot be used, the configuration's task has none, or it has no holdout days.
     """
 
     def __init__(self, config: Config, folder: Path) -> None:
         if not has_prices(config.task) or not config.market.holdout_days:
-            raise InputError("Trials need a market with holdout days: do not set task and market.holdout_days.")
+            raise InputError("Trials need a market with holdout days: set neither task nor market.holdout_days.")
         self._config = config
         self._folder = folder
         self._prices: CleanPrices = read_market(config)
@@ -137,15 +138,15 @@ class TrustTrials:
         started: Callable[[int, int], None] = lambda *_: None,
         finished: Callable[[Trial, int, int], None] = lambda *_: None,
     ) -> Trust:
-        """Make the missing trials and return the result of all.
+        """Run the trials whose results are not in the folder, and return the result of all.
 
         Args:
-            trials: number of trials on noise, and for each edge; at least one.
+            trials: number of trials on noise, and as many for each edge; at least one.
             edges: information coefficients of planted features.
-            started, finished: called before and after each new trial, with its number and the total.
+            started, finished: called before and after each new trial, with its number and the total number.
 
         Raises:
-            InputError: the folder holds trials of another definition, or there are too few symbols to plant an edge.
+            InputError: the folder holds trials of other settings or prices, or there are too few symbols for an edge.
         """
         edges = sorted(set(edges))
         if edges:
@@ -245,7 +246,7 @@ def _settings_of_effect(config: Config) -> dict[str, Any]:
 
 
 def _definition_in(content: bytes) -> dict[str, Any] | None:
-    """Return the definition of a folder's trials, with the current names of settings; None if it has none."""
+    """Return the definition in `content`, with the current names of settings; None if it is not one."""
     try:
         document = json.loads(content)
         config = config_from_stored(document["config"])

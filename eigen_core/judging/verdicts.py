@@ -1,4 +1,4 @@
-"""The verdict: whether an agent shows skill, by a stated rule that counts every look at the days."""
+"""The verdict: whether agents show skill, by a stated rule that counts every look (earlier result) at the same days."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,9 +25,9 @@ from eigen_core.trading.equity import daily_rates
 Claim = Literal["skill", "none", "undecided"]
 
 SIGNIFICANCE = 0.05
-"""Greatest probability that skill is claimed for agents without skill."""
+"""Greatest probability with which skill may be claimed for agents that have none."""
 POWER = 0.8
-"""An edge that is found with at least this probability counts as one that could have been found."""
+"""An edge (true excess) counts as one that could have been shown if skill is claimed with at least this probability."""
 BASKET = 0.9
 """An agent counts as the basket of all assets if its daily returns correlate with those of equal weights by at least
 this, or if at least this share of its portfolio has equal weights."""
@@ -36,19 +36,19 @@ _LOST = "it earned no more than its part in the market's moves explains; "
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether agents show skill. Undefined values are None. Probabilities are corrected for looks.
+    """Whether agents show skill. Undefined values are None. Probabilities are corrected for the number of looks.
 
     Attributes:
         claim: `skill`, `none`, or `undecided` where the data are too few to tell.
-        sentence: the claim with its reasons, for users.
-        sharpe_interval: 95 % interval of the Sharpe ratio of a year.
+        sentence: the claim with its reasons, for users; it begins with a small letter.
+        sharpe_interval: 95 % interval of the annualised Sharpe ratio.
         deflated_sharpe: probability that the true Sharpe ratio is above 0.
-        spa_pvalue: p-value of the lead over the best baseline; not corrected for looks.
-        matched_pvalue: probability that a matched random trader earns as much.
-        excess_pvalue, alpha_pvalue: p-values of the excess and its alpha.
-        smallest_edge: excess (%) that would be claimed with a probability of 80 %.
-        looks: number of results on these days.
-        timing_pvalue: probability that the same decisions at another time earn as much.
+        spa_pvalue: p-value of the agents' lead over the best baseline; not corrected for looks.
+        matched_pvalue: probability that a matched random trader (`SpanResult.matched`) earns as much.
+        excess_pvalue, alpha_pvalue: p-values of `SpanResult.excess` and `SpanResult.alpha` (above 0, one-sided).
+        smallest_edge: true excess (%) for which skill would be claimed with a probability of 80 %.
+        looks: number of results on these days, this one included.
+        timing_pvalue: probability that the same decisions at another time (`SpanResult.timing`) earn as much.
     """
 
     claim: Claim
@@ -65,7 +65,7 @@ class Verdict:
 
     @property
     def statement(self) -> str:
-        """The sentence, beginning with a capital."""
+        """The `sentence`, beginning with a capital letter."""
         return self.sentence[:1].upper() + self.sentence[1:]
 
 
@@ -73,17 +73,18 @@ def verdict_on(played: SpanResult, config: Config, *, looks: int = 1, looked_at:
     """Return the verdict on agents that played a span of days.
 
     Args:
+        played: what the agents earned; together they are judged as one agent.
         config: of the run; its seed also seeds the bootstraps.
         looks: number of results on these days among which this one was chosen, itself included.
-        looked_at: known daily Sharpe ratios among them.
+        looked_at: daily Sharpe ratios of those results for which they are known.
 
     Skill is claimed if, after the correction for looks, all of these hold: the agent's return lies in the upper 5 % of
     the matched random traders'; its excess is positive at 5 % (one-sided, by Student's t with as many degrees of
     freedom as there are holding times in the span, less one); and so is the excess's alpha, since a preference for
-    risky assets earns more than a rising market. Otherwise no skill is shown where the agent is the basket (a portfolio
-    of weights: at least 90 % of it are equal weight; else by `BASKET`), or where it gained no more than the market or
-    the median of the matched random traders; the rest is undecided. In any case no skill is shown where the account's
-    daily returns, with all costs paid, have no positive alpha on the first basket.
+    risky assets earns more than a rising market. Otherwise no skill is shown where the agent is the basket of all
+    assets (`BASKET`), or where it gained no more than the market or the median of the matched random traders; the rest
+    is undecided. In any case no skill is shown where the account's daily returns, with all costs paid, have no positive
+    alpha on the first of `SpanResult.baskets`.
     """
     looks, returns = max(looks, 1), played.curve.returns
     daily = returns - daily_rates(played.risk_free, played.curve.dates)
@@ -119,7 +120,7 @@ def verdict_on(played: SpanResult, config: Config, *, looks: int = 1, looked_at:
 
 
 def _excess(excess: Excess | None, freedom: float, looks: int) -> tuple[float | None, float | None]:
-    """Return the corrected one-sided p-value of an excess, and the smallest excess claimed with probability `POWER`."""
+    """Return an excess's one-sided p-value, corrected, and the true excess that is claimed with probability `POWER`."""
     if excess is None or excess.standard_error == 0.0:
         return None, None
     error = excess.standard_error
@@ -130,7 +131,7 @@ def _excess(excess: Excess | None, freedom: float, looks: int) -> tuple[float | 
 
 
 def _claim(played: SpanResult, pvalue: float, basket: str) -> Claim:
-    """Return the claim; `pvalue`: the greatest of all conditions; `basket`: as `_basket` returns it."""
+    """Return the claim; `pvalue`: the greatest p-value of all conditions; `basket`: as `_basket` returns it."""
     if pvalue <= SIGNIFICANCE:
         return "skill"
     if basket or played.excess is None or played.excess.mean <= 0.0:
@@ -139,7 +140,7 @@ def _claim(played: SpanResult, pvalue: float, basket: str) -> Claim:
 
 
 def _share_below(played: SpanResult) -> float:
-    """Return the share of the matched traders that earned less; 0.5 without traders."""
+    """Return the share of the matched random traders that earned less; 0.5 if there are none."""
     share = played.matched.quantile_of(played.total_return)
     return 0.5 if share is None else share
 

@@ -1,7 +1,7 @@
-"""Walk-forward tests: train, validate, play the days that follow, move on by these days, and train again.
+"""Walk-forward tests (walks): train, validate, play the days that follow, move on by these days, and train again.
 
-Each fold is trained with each seed as an ordinary run, whose holdout is the days that the fold plays. No agent of a
-fold was trained or chosen on days that the fold plays.
+Each such step is a fold. It is trained with each seed as an ordinary run, whose holdout is the days that the fold
+plays: no agent of a fold was trained or chosen on days that the fold plays.
 """
 
 from collections.abc import Iterator, Mapping
@@ -41,7 +41,7 @@ class Days:
 
 @dataclass(frozen=True)
 class Fold:
-    """Days of a fold; `number` counts from 1."""
+    """One step of a walk: `number`, from 1, and the days on which its agents are trained, are chosen and play."""
 
     number: int
     train: Days
@@ -57,7 +57,7 @@ class Walk:
         config: of all runs, except for dates and seed.
         folds: in the order of the days.
         train_days: number of training days of each fold; None: all days before its validation.
-        seeds: runs per fold, with consecutive seeds from the configuration's on.
+        seeds: number of runs per fold; their seeds are consecutive, from `config.seed` on.
     """
 
     name: str
@@ -107,7 +107,7 @@ def plan_walk(
     Args:
         name, train_days, seeds: see `Walk`.
         config: of its runs; each fold plays `market.holdout_days` days.
-        dates: datetime64[D] `[days]`, of the panel that the configuration describes.
+        dates: datetime64[D] `[days]`, days of prices: the dates of the panel that `build_panel` makes of `config`.
         folds: number of folds.
 
     Raises:
@@ -150,10 +150,10 @@ def plan_walk(
 
 
 def with_purge(config: Config, purge_days: int | None) -> Config:
-    """Return the configuration with `purge_days` on both sides of the validation.
+    """Return the configuration with `purge_days` unused days before and after the validation.
 
-    None: a window and the days after a decision that its reward depends on (without prices a window only), so that no
-    day is observed or traded on both sides.
+    None: as many as a window (`market.window`) and the days after a decision that its reward depends on have together
+    (without prices a window only), so that no day is observed or traded both before and after a gap.
     """
     traded = outcome_days(config) if has_prices(config.task) else 0
     days = config.market.window + traded if purge_days is None else purge_days
@@ -177,7 +177,7 @@ def save_walk(walk: Walk) -> None:
 
 
 def require_same_walk(walk: Walk) -> None:
-    """Refuse to continue a walk with another definition; write nothing. Raises the errors of `save_walk`."""
+    """Raise the errors of `save_walk`, if the store has this walk with another definition or fails; write nothing."""
     store, now = open_store(walk.config.checkpoint.store), walk.document()
     if store.stat(_document_name(walk.name)) is None:
         return
@@ -201,7 +201,7 @@ def load_walk(store: str, name: str) -> Walk:
     """Return a finished walk of a store.
 
     Raises:
-        InputError: there is no such walk, it is not finished, or its prices changed.
+        InputError: there is no such walk, a run of it is not finished, or the prices have other days now.
         StoreUnavailableError: the store does not answer.
     """
     stored = _stored_definition(open_store(store), name)
