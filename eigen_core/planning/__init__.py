@@ -1,1 +1,1 @@
-"""Memory, disk, uploads and time of a run before it starts, and settings with which it would fit."""
+"""The memory, disk space, uploads and time that a run will need, and settings with which it would fit a machine."""

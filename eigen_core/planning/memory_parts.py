@@ -1,4 +1,4 @@
-"""The parts of a run's memory, from its sizes and the measurements of a probe."""
+"""The parts of a run's memory, from its sizes and a probe (a child process that computes a part of each phase)."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class Part:
     """A part of a run's memory, and the phases that hold it.
 
     Attributes:
-        device_holder: holder of `device_bytes`: torch in the training process, CUDA's driver for it, or the workers.
+        device_holder: what has `device_bytes` on a GPU: torch in the training process, CUDA's driver, or the workers.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Part:
 
 
 def peaks_of(parts: Iterable[Part]) -> dict[Phase, Memory]:
-    """Return the peak of each phase: the sum of the parts that it holds."""
+    """Return the peak memory of each phase: the sum of the parts that the phase holds."""
     peaks = dict.fromkeys(PHASES, Memory())
     for part in parts:
         for phase in part.phases:
@@ -71,7 +71,7 @@ def peaks_of(parts: Iterable[Part]) -> dict[Phase, Memory]:
 def parts_of(sizes: Sizes, measured: ProbeResult | None = None, own_bytes: int = 0) -> tuple[Part, ...]:
     """Return the parts of a run's memory; without `measured`, only those that follow from its sizes.
 
-    `own_bytes` is the resident memory of the training process before it trains; 0: unknown.
+    `own_bytes` is the resident memory of the training process before it trains, without the data; 0: unknown.
     """
     workers = local_worker_count(sizes.config, sizes.device)
     elsewhere = workers > 0 or sizes.config.scheduler is not None
@@ -103,7 +103,7 @@ def _held(sizes: Sizes, measured: ProbeResult | None, own_bytes: int) -> Iterato
 
 
 def _data(sizes: Sizes, measured: ProbeResult | None) -> Memory:
-    """Return the memory of data and task: counted, or the measured memory less population and a GPU's replay."""
+    """Return the memory of data and task: measured after `start`, less population and a GPU's replay; else counted."""
     on_gpu = sizes.device == "cuda"
     if measured is None:
         return Memory(sizes.data_bytes, on_gpu * sizes.data_bytes)

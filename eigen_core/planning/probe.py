@@ -1,7 +1,8 @@
-"""The probe of a run: a child process computes and measures a part of each phase with the run's settings.
+"""The probe of a run: a child process computes a part of each phase with the run's settings, and measures it.
 
-One group of agents plays its episodes, one group takes some gradient steps, and the next population is bred. The child
-has a timeout, exits above its memory limit, and is the first process that Linux kills if memory runs out.
+One group of agents (those that are computed together) plays its episodes, one takes some gradient steps, and the next
+population is bred. The child has a timeout, exits above its memory limit, and is the first process that Linux kills if
+memory runs out.
 """
 
 import hashlib
@@ -46,7 +47,7 @@ _Result = TypeVar("_Result")
 
 _TIMEOUT_SECONDS = 300.0
 Shape = tuple[int, int, int]
-"""Numbers of days, columns and tradable columns of a panel of random numbers."""
+"""Numbers of days, columns (symbols) and tradable columns of a panel that is filled with random numbers."""
 
 # One to warm up, then equally many with and without an update of the actor, if every second step updates it.
 _STEPS = 3
@@ -68,10 +69,11 @@ class ProbeResult:
     Attributes:
         process: resident memory of the child before the data were opened (bytes).
         started: memory after phase `start`, less `process`.
-        phases: peaks in `start`, less `process`; in `evaluate`, `train` and `evolve`, less the memory after
-            `start` and the stored transitions.
-        seconds: estimated time of `evaluate`, `train` and `evolve` in a generation.
-        playing, learning: sizes of the groups that played and learned.
+        phases: peak of each phase: of `start`, less `process`; of `evaluate`, `train` and `evolve`, less the memory
+            after `start` and the transitions that the probe stored.
+        seconds: estimated time of `evaluate`, `train` and `evolve` in a whole generation.
+        playing, learning: numbers of agents in the groups that played and learned.
+        probe_seconds: time that the child measured for, without its imports and the opening of the data.
     """
 
     process: int
@@ -95,7 +97,7 @@ _RESULT = TypeAdapter(ProbeResult)
 class ProbeFailure:
     """Failure of a probe in a phase; `why` is a clause without a full stop.
 
-    `reached_bytes` is the resident memory at which the probe stopped itself; 0: it did not.
+    `reached_bytes` is the memory limit above which the probe's process exited; 0: it failed otherwise.
     """
 
     phase: str
@@ -109,7 +111,7 @@ def probe(
 ) -> ProbeResult | ProbeFailure:
     """Measure a run in a child process, on its data, or with a `shape` on a panel of random numbers.
 
-    `limit` bounds the child's resident memory (bytes), `timeout` the whole probe (seconds).
+    `limit` bounds the child's resident memory (bytes; None: no limit), `timeout` the whole probe (seconds).
     """
     request = {"config": config.model_dump(mode="json"), "shape": shape, "limit": limit}
     # The child imports the same modules as this process.
@@ -157,7 +159,7 @@ def _last_document(said: bytes) -> dict[str, Any]:
 
 
 def cached_probe(config: Config, data: TaskData) -> ProbeResult | None:
-    """Return the cached result of a probe of these settings, on this machine and data of this size; None if missing."""
+    """Return this machine's cached result of a probe of these settings, on data of this size; None: there is none."""
     try:
         return _RESULT.validate_json(_cached(config, data).read_bytes())
     except (OSError, ValidationError):
@@ -179,9 +181,9 @@ def _cached(config: Config, data: TaskData) -> Path:
 
 
 def measure(config: Config, data: TaskData, process: int, enter: Callable[[str], None] = lambda _: None) -> ProbeResult:
-    """Compute and measure a part of each phase in this process; call `enter` with each phase before it.
+    """Compute and measure a part of each phase in this process; call `enter` with a phase's name before it begins.
 
-    `process`: resident memory before the data were opened (bytes).
+    `process`: resident memory of this process before the data were opened (bytes).
     """
     began = time.perf_counter()
     # Learning starts after one group has played, actors choose its actions, and no other thread counts are tried.
@@ -215,7 +217,7 @@ def measure(config: Config, data: TaskData, process: int, enter: Callable[[str],
 
 
 class _Piece:
-    """A part of a generation; methods return the estimated time of a whole phase, and its peak less `started`."""
+    """A part of a generation; phases' methods return the whole phase's estimated seconds, and `ProbeResult.phases`."""
 
     def __init__(self, state: TrainingState, meter: SystemMeter, started: Memory) -> None:
         self._state, self._meter, self._started = state, meter, started
@@ -228,7 +230,7 @@ class _Piece:
         self._plan_seconds = 0.0
 
     def evaluate(self) -> tuple[float, Memory]:
-        """Let a group play its episodes; store its transitions as often as there are groups."""
+        """Let one group play its episodes; store its transitions once for every group, as if all had played."""
         state, agents, nothing = self._state, self._state.population.size, np.zeros(self._state.population.size)
         group = slice(0, self.players.stop)
         weights, optimisers = state.population.weights, state.population.state
@@ -264,7 +266,7 @@ class _Piece:
         return seconds * agents / len(self.players), peak
 
     def train(self) -> tuple[float, Memory]:
-        """Let a group take some gradient steps on a copy of the population."""
+        """Let one group of a copy of the population take some gradient steps."""
         plan = self._plan
         if plan is None:
             self._state.commit(learned=(1, None))
@@ -308,7 +310,7 @@ class _Piece:
         return time.perf_counter()
 
     def _excess_peak(self) -> Memory:
-        """Return the peak since the last call, less `started` and the stored transitions."""
+        """Return the peak of memory since the last call, less `started` and the stored transitions."""
         state = self._state
         stored = state.replay.size * int(state.replay.bytes_per_transition) if state.device.type == "cpu" else 0
         peak = _peak(self._meter).excess_over(self._started)

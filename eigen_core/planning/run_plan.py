@@ -1,4 +1,4 @@
-"""The plan of a run: the memory and disk that it needs, settings with which it fits this machine, and its refusal."""
+"""The plan of a run: the memory and disk that it needs, and the refusal of a run that does not fit this machine."""
 
 import logging
 import shutil
@@ -55,6 +55,7 @@ class LimitCheck:
     """Whether a run fits below one limit.
 
     Attributes:
+        where: whether the limit is on memory of the host, on memory of the device (GPU), or on the disk.
         peak_bytes, phase: the highest peak of all phases, and its phase; on the disk, the size of the files, and None.
         limit_bytes, origin: the limit less what other processes use and a safety margin; where it comes from.
         at_least: `peak_bytes` is a lower bound, since the run was not measured.
@@ -89,7 +90,8 @@ class LimitCheck:
 class Suggestion:
     """Settings (as `--set` takes them) that lower the peak of a run.
 
-    `saved_bytes` is the reduction of the peaks that do not fit; with `same_result` the run's results keep their bits.
+    `saved_bytes` is the reduction of the peaks that do not fit; `fits`: with these settings the memory is enough;
+    `same_result`: the run's results keep their bits.
     """
 
     settings: Mapping[str, int | str]
@@ -111,9 +113,9 @@ class RunPlan:
     """Memory and disk of a run, and whether this machine has them.
 
     Attributes:
-        measured: result or failure of the run's probe; None if it was not probed. Without a result, `parts` lack the
-            memory of computations.
-        checks: on the host's memory, on the device's if the run uses one, and on the disk.
+        measured: result or failure of the run's probe (`probe`); None if it was not probed. Without a result, `parts`
+            lack the memory of computations.
+        checks: one each for the host's memory, for the GPU's if the run uses one, and for the disk.
         limits, device_limit: memory limits of this machine; no `device_limit` without a GPU.
         suggestions: settings that lower its memory; empty if its memory fits.
     """
@@ -141,8 +143,8 @@ class RunPlan:
 
         Args:
             measured: result or failure of the run's probe; None: it was not probed.
-            limits: limits of memory and disk; without one, the plan has no verdict on it.
-            own_bytes: resident memory of the training process before it trains; 0: unknown.
+            limits: limits of memory and disk; those that are missing are not checked.
+            own_bytes: resident memory of the training process before it trains, without the data; 0: unknown.
         """
         parts = parts_of(sizes, measured if isinstance(measured, ProbeResult) else None, own_bytes)
         plan = cls(data, sizes, parts, DiskPlan.of(sizes), measured, ())
@@ -188,9 +190,9 @@ class RunPlan:
         return all(check.fits for check in self.checks if check.where == "disk")
 
     def sentence(self, *, disk: bool = True) -> str:
-        """Return the verdict in one to four sentences: peak, phase, limit with its origin, settings that would fit.
+        """Return in one to four sentences whether the run fits: peak, phase, limit and its origin, settings that help.
 
-        `disk`: whether to say that the disk has no room.
+        `disk`: whether to mention a disk that has no room.
         """
         lacking = [check for check in (self.checks if disk else self.memory_checks) if not check.fits]
         if not lacking:
@@ -243,7 +245,7 @@ def plan_run(
         run: name of the run, whose present files count as free space; None: a new run.
         shape: shape of the panel of random numbers in `data`; None: `data` is the run's own.
         measured: always probe the run. If false, this process will train it, and it is probed only if it might not fit
-            and the cache has no result.
+            and this machine's cache has no result of its probe.
 
     Raises:
         InputError: a memory limit cannot be read, or is too low for any run.
@@ -263,7 +265,7 @@ def plan_run(
     )
 
     def plan_with(changed: Config, *, anew: bool) -> RunPlan:
-        """Return the plan of a configuration, probed if the memory that can be counted fits."""
+        """Return a configuration's plan, probed if the memory that can be counted fits; `anew`: not from the cache."""
         sizes = Sizes.of(changed, data)
         available: dict[Where, Limit] = {"host": _available(limits, usage, sizes, hard)}
         if missing:
@@ -292,7 +294,7 @@ def plan_run(
 
 
 def _disk_room(settings: CheckpointConfig, run: str | None) -> Limit:
-    """Return the space for a run's files on this machine: the free space, and the space of its present files."""
+    """Return the space for a run's files on this machine: the free space, plus the space that its files take now."""
     folder = run_root(settings.store, settings.local)
     held = 0 if run is None else sum(_size_of(path) for path in (folder / run).rglob("*"))
     free = shutil.disk_usage(nearest_existing(folder)).free
@@ -353,7 +355,7 @@ def suggestions_for(plan: RunPlan, plan_with: Callable[[Config], RunPlan]) -> li
     """Return settings that would make the memory of a run fit, or at least lower it.
 
     Settings are tried one by one, from the smallest change of the run to the largest, until one makes it fit. If none
-    does, all that help are combined. `plan_with` returns the plan of another configuration under the same limits.
+    does, all that lower it are combined. `plan_with` returns the plan of another configuration under the same limits.
     """
     worth = _LEAST_SHARE * sum(check.peak_bytes for check in plan.memory_checks if not check.fits)
     found: list[Suggestion] = []

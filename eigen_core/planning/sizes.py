@@ -1,4 +1,4 @@
-"""Sizes of a run that are known before it computes: data, agents, transitions, files."""
+"""Sizes of a run that are known before it computes: data, agents, transitions (rows of the replay buffer), files."""
 
 import json
 from collections.abc import Collection
@@ -47,12 +47,13 @@ class Sizes:
     """Sizes of a run that can be counted.
 
     Attributes:
-        device: where its tensors are; a GPU may be planned that is not here.
-        data_bytes: tensors and arrays of data and task.
+        device: where its tensors will be; this machine may lack the GPU.
+        data_bytes: size of all tensors and arrays of data and task.
         parameters: number of weights of one agent.
-        agent_bytes: an agent's weights and the learner's state for it.
-        row_bytes, float_bytes, column_bytes: a stored transition; its float32 values; its largest column.
-        metadata_bytes: the JSON of `task.metadata()` in each checkpoint.
+        agent_bytes: size of an agent's weights and of the learner's state for it.
+        row_bytes, float_bytes, column_bytes: sizes of a stored transition, its float32 values, its largest field.
+        episode_steps: number of steps of the longest episode.
+        metadata_bytes: size of the JSON of `task.metadata()` in each checkpoint.
         learning_agents: number of agents that learn by gradients.
     """
 
@@ -73,7 +74,7 @@ class Sizes:
         """Count the sizes of a run on its data, with a task built on the CPU.
 
         Raises:
-            InputError: configuration and data do not agree, or the replay needs more address space than a process has.
+            InputError: the task refuses configuration or data, or the replay needs more addresses than a process has.
         """
         cpu = torch.device("cpu")
         compute_reproducibly(config.instructions, cpu)
@@ -126,7 +127,7 @@ class Sizes:
     def nonresident_bytes(self) -> int:
         """Bytes of the replay's address space that never become resident.
 
-        The run does not fill all slots, and a resume replaces an empty buffer.
+        The run does not fill all slots, and a resume replaces an empty buffer of the same capacity.
         """
         row = self.row_bytes if self.device == "cpu" else torch.float32.itemsize
         return (2 * self.config.replay.capacity - self.rows_stored) * row
@@ -140,7 +141,7 @@ class Sizes:
         return self.agent_bytes * self.config.population.size
 
     def tensors(self, amount: int) -> Memory:
-        """Return the memory of tensors of `amount` bytes that the run computes with."""
+        """Return the memory of `amount` bytes of tensors of the run's computations: on its GPU, or else on the host."""
         return Memory(device=amount) if self.device == "cuda" else Memory(host=amount)
 
 
@@ -164,7 +165,7 @@ class DiskPlan:
 
     Attributes:
         checkpoint_bytes: checkpoint of a generation, on average over the run.
-        run_bytes: the finished run in its store, with the generations that retention keeps.
+        run_bytes: the finished run in its store, with the generations that retention (`checkpoint.keep_last`) keeps.
         most_bytes: largest size while it trains, with one generation more than retention keeps.
         local_bytes: largest size of the files on this machine if the store is remote; otherwise 0.
         upload_bytes: all uploads to a remote store; otherwise 0.
@@ -185,7 +186,7 @@ class DiskPlan:
         growth = _RECORD_BYTES_AN_AGENT * sizes.config.population.size + _RECORD_BYTES
 
         def stored(generations: Collection[int]) -> int:
-            """Return the size of the files of `generations`; replay shards that several of them contain count once."""
+            """Return the size of the files of `generations`; a shard (one generation's transitions) counts once."""
             shards: set[int] = set()
             for generation in generations:
                 oldest_row = max(generation * rows - sizes.config.replay.capacity, 0)
