@@ -1,4 +1,4 @@
-"""Memory limits and use of a run: limits, guard, reports; and threads, chunk sizes, profiles, GPUs and arithmetic."""
+"""The machine of a run: memory limits, use, guard, reports; threads, chunk sizes, profiles, GPUs, reproducibility."""
 
 from eigen_core.machine.allocation import SharedTensor, lazy_zeros, shared_memory_check, shared_zeros, shares_memory
 from eigen_core.machine.limits import DeviceLimit, HostLimit, device_limit, host_limits

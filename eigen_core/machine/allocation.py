@@ -1,4 +1,4 @@
-"""Lazy and shared allocations, failed allocations, and the tensors that an object holds."""
+"""Memory that is allocated lazily or shared with other processes, failed allocations, and the tensors of an object."""
 
 import errno
 import logging
@@ -68,14 +68,14 @@ def keep_reserve(limits: Iterable[HostLimit]) -> Callable[[], None]:
     """Reserve addresses for a memory report, if a limit counts addresses (RLIMIT_AS).
 
     Other limits count resident memory: an allocation beyond them does not fail. Returns a function that frees the
-    addresses and may be called again. If not enough addresses are left, none are reserved.
+    addresses and may be called more than once. If too few addresses are left, it reserves none and logs a warning.
     """
     if all(limit.kind != "address_space" for limit in limits):
         return lambda: None
     try:
         held = mmap.mmap(-1, _RESERVED_BYTES, prot=mmap.PROT_READ, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
-        logger.warning("No addresses can be reserved for a memory report, which may therefore fail: %s.", error)
+        logger.warning("No addresses can be reserved for a memory report (%s): raise ulimit -v, or it may fail.", error)
         return lambda: None
     return held.close
 
@@ -100,17 +100,17 @@ _PLATFORM = "linux"
 
 
 def shares_memory(device: str) -> bool:
-    """Return whether tensors on a kind of device can be in memory that other processes map."""
+    """Return whether tensors on a `device` ("cpu" or "cuda") can be in memory that other processes here can map."""
     return sys.platform == _PLATFORM and device == "cpu"
 
 
 @dataclass(frozen=True)
 class SharedTensor:
-    """A reference to memory of a tensor that other processes can map. The system frees it with the last such process.
+    """A reference to a tensor's memory that other processes can map; the system frees it once no process maps it.
 
     Attributes:
         path: path of its file descriptor in /proc of the process that created it.
-        name: unique name: on another machine, or in another container, the path leads to something else.
+        name: unique name, which `opened` checks: on another machine or in a container `path` is something else.
     """
 
     path: str
@@ -162,7 +162,7 @@ def shared_zeros(shape: Sequence[int], dtype: torch.dtype) -> tuple[Tensor, Shar
 
 
 def shared_memory_check() -> tuple[Tensor, SharedTensor] | None:
-    """Return memory by which other processes test whether they can map memory of this one; None: they cannot."""
+    """Return memory by which other processes test whether they can map memory of this one; None: this system cannot."""
     if not shares_memory("cpu"):
         return None
     try:
@@ -177,9 +177,9 @@ Values = Tensor | NDArray[Any]
 
 
 def tensors_of(owner: object) -> dict[int, Values]:
-    """Return the tensors and arrays that an object holds, by address; if several share memory, only the largest.
+    """Return the tensors and arrays that an object holds, by address; of those that share memory, only the largest.
 
-    Follows containers, and the attributes of Eigen's own objects.
+    Follows containers, and attributes of `owner` and of objects whose classes are Eigen's.
     """
     found: dict[int, Values] = {}
     seen: set[int] = set()
@@ -202,14 +202,14 @@ def tensors_of(owner: object) -> dict[int, Values]:
 
 
 def add_largest(found: dict[int, Values], item: Values) -> None:
-    """Add a tensor or array, unless one that shows more of the same memory is there."""
+    """Add a tensor or array to `found`, by address, unless `found` has one that is as large at the same address."""
     address, _ = memory_of(item)
     if address and (address not in found or found[address].nbytes < item.nbytes):
         found[address] = item
 
 
 def memory_of(item: Values) -> tuple[int, int]:
-    """Return address and size of the memory that a tensor or array shows (bytes); zeros where it has none."""
+    """Return address and size (bytes) of the memory that a tensor or array is part of; zeros if it has no memory."""
     if isinstance(item, Tensor):
         try:
             storage = item.untyped_storage()

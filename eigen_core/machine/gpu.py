@@ -1,4 +1,4 @@
-"""GPUs: visible devices, copies to them, and CUDA graphs."""
+"""GPUs: those that this process may use, copies to them, and CUDA graphs (GPU operations that are replayed at once)."""
 
 import os
 from collections import Counter
@@ -24,8 +24,8 @@ _PLAIN_CALLS = 2
 class CapturedStep(Generic[_Input, _Result]):
     """Calls a function; on a GPU, if `captures`, as a CUDA graph from the third call with inputs of the same form on.
 
-    Inputs have the same form if they differ only in the values of tensors. The function must read other tensors at
-    fixed addresses, write to them in place, copy nothing between device and host, and not wait for the device.
+    Inputs have the same form if they differ only in the values of tensors. The function must read tensors that are not
+    inputs at fixed addresses, write to them in place, copy nothing between device and host, and not wait for the GPU.
 
     Args:
         function: its input and its result are tensors, or tuples, lists and named tuples of tensors and of values that
@@ -39,9 +39,9 @@ class CapturedStep(Generic[_Input, _Result]):
         self._graphs: dict[Hashable, _Graph] = {}
 
     def __call__(self, given: _Input) -> _Result:
-        """Return the result of the function; that of a graph is copied from its memory.
+        """Return the function's result; if a graph computes it, it is a copy, which the next call does not change.
 
-        Raises `InputError` if it cannot be captured, and `RuntimeError` if an allocation failed (`is_out_of_memory`).
+        Raises `InputError` if the function cannot be captured, `RuntimeError` (`is_out_of_memory`) if memory ran out.
         """
         if not self._captures:
             return self._function(given)
@@ -64,7 +64,7 @@ def _kind(leaf: Any) -> Hashable:  # noqa: ANN401 - any value
 
 @contextmanager
 def _captured(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:  # noqa: ANN401 - torch's handle
-    """Capture the computations of the block; its errors are raised unchanged. `pool`: memory of other graphs."""
+    """Capture the block's computations in `graph`; its errors are raised unchanged. `pool`: memory of other graphs."""
     # Threads that store checkpoints may ask for memory during the capture.
     capture = torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local")
     capture.__enter__()
@@ -81,7 +81,7 @@ def _captured(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:  # noqa
 
 
 class _Graph:
-    """A captured call with copies of `leaves`, of which only tensors may change; `pool`: memory of other graphs."""
+    """A captured call on copies of `leaves`, flat inputs, of which only tensors change; `pool`: as in `_captured`."""
 
     def __init__(self, function: Callable[[list[Any]], Any], leaves: list[Any], pool: Any) -> None:  # noqa: ANN401 - torch's handle
         self._held = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
@@ -103,11 +103,11 @@ class _Graph:
 
     @property
     def pool(self) -> Any:  # noqa: ANN401 - torch's handle
-        """The memory of its result and of its intermediate tensors."""
+        """Handle of the memory of its result and of its intermediate tensors, for graphs that may use it too."""
         return self._graph.pool()
 
     def replay(self, leaves: list[Any]) -> Any:  # noqa: ANN401 - the function's
-        """Return the result for other values of the tensors."""
+        """Return the result for `leaves` in which tensors have other values."""
         for held, leaf in zip(self._held, leaves, strict=True):
             if isinstance(held, Tensor):
                 held.copy_(leaf)
@@ -116,7 +116,7 @@ class _Graph:
 
 
 def visible_gpus() -> tuple[str, ...]:
-    """Return the GPUs that this process may use, as `CUDA_VISIBLE_DEVICES` names them."""
+    """Return names of the GPUs that this process may use: entries for the variable `CUDA_VISIBLE_DEVICES`."""
     count = torch.cuda.device_count()
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     # CUDA ignores names after an invalid one.
@@ -124,7 +124,7 @@ def visible_gpus() -> tuple[str, ...]:
 
 
 def on_device(values: NDArray[Any], device: torch.device) -> Tensor:
-    """Return an array as a tensor on a device; on the CPU it is the array's own memory.
+    """Return an array as a tensor on a device; on the CPU the tensor shares the array's memory.
 
     A GPU copies it from pinned memory, so that CPU and GPU do not wait for each other.
     """

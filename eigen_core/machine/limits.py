@@ -1,4 +1,4 @@
-"""Memory limits of a run: control groups, RLIMIT_AS, physical memory, settings, GPU."""
+"""Memory limits of a run: those of control groups, RLIMIT_AS, physical memory, settings (`MemoryConfig`) and a GPU."""
 
 import logging
 import re
@@ -68,7 +68,7 @@ class ControlGroup:
         return None if value == -1 or value >= _UNLIMITED else value
 
     def cores(self) -> float | None:
-        """Return the limit of processor cores; None if the group has none, or it cannot be read or understood."""
+        """Return the limit of processor time, in cores; None if the group has none, or if it cannot be read."""
         if self.version == 2:
             words = " ".join(_lines(self.folder / "cpu.max")).split()
         else:
@@ -79,7 +79,7 @@ class ControlGroup:
         return int(words[0]) / int(words[1])
 
     def used(self) -> int | None:
-        """Return the memory of the group that the kernel cannot reclaim (bytes); None if it is not known."""
+        """Return the memory in use by the group that the kernel cannot reclaim (bytes); None if it cannot be read."""
         try:
             usage = int(self.folder.joinpath(_USAGE_FILES[self.version]).read_text())
             statistics = self.folder.joinpath("memory.stat").read_text()
@@ -93,10 +93,10 @@ class ControlGroup:
 
 
 def control_groups(root: Path = Path("/"), controller: Literal["memory", "cpu"] = "memory") -> Iterator[ControlGroup]:
-    """Yield the control groups that have a controller and this process: each innermost one, then its parents.
+    """Yield the control groups that this process is in, of those with a controller: each innermost, then its parents.
 
     `root` is the root folder of the file system. A container may see its own group as the topmost: if the path in
-    `/proc/self/cgroup` leads outside of the mounted folder, that folder is taken.
+    `/proc/self/cgroup` leads outside of the mounted folder, the group is that of this folder.
     """
     mounts = _mounts(root, controller)
     for version, name in _memberships(root, controller):
@@ -192,7 +192,7 @@ class DeviceLimit(Limit):
 
 @dataclass(frozen=True)
 class Pressure(Limit):
-    """Use of a limit: the memory `counted` against it, and its soft and hard line (bytes)."""
+    """Use of a limit: memory `counted` against it, and its soft and hard line (bytes; see `MemoryConfig`)."""
 
     counted: int
     soft: int
@@ -204,7 +204,7 @@ class Pressure(Limit):
 
     @property
     def share(self) -> float:
-        """Counted memory / limit."""
+        """`counted` as a share of the limit."""
         return self.counted / self.bytes
 
     def __str__(self) -> str:
@@ -214,7 +214,7 @@ class Pressure(Limit):
 def host_limits(memory: MemoryConfig, root: Path = Path("/")) -> tuple[HostLimit, ...]:
     """Return all limits of the host, the smallest first: control groups, RLIMIT_AS, physical memory, `memory.limit_gb`.
 
-    A `memory.limit_gb` above what the machine allows is logged as a warning and has no effect. `root` is the root
+    A `memory.limit_gb` above the smallest other limit has no effect and is logged as a warning. `root` is the root
     folder of the file system.
 
     Raises:
@@ -251,7 +251,7 @@ def host_limits(memory: MemoryConfig, root: Path = Path("/")) -> tuple[HostLimit
 
 
 def proc_entries(path: Path) -> dict[str, int]:
-    """Read lines such as "Pss: 12 kB" of a file in /proc (bytes).
+    """Return the entries of a file in /proc with lines such as "Pss: 12 kB", by name (bytes).
 
     Raises:
         OSError: the file cannot be read.
