@@ -1,4 +1,4 @@
-"""The guard of a run: watches its memory, frees caches, and aborts a phase before the system ends the process."""
+"""The memory guard of a run: watches memory, frees caches, and aborts a phase before the system kills the process."""
 
 import gc
 import logging
@@ -37,7 +37,7 @@ _PHASES_KEPT = 256
 class MemoryGuardError(RuntimeError):
     """A phase was aborted, or not started, because the memory would not suffice. A retry does not help.
 
-    `phase` is empty and `generation` None between phases.
+    Outside of phases, `phase` is empty and `generation` None.
     """
 
     def __init__(self, message: str, report: MemoryReport, phase: str, generation: int | None) -> None:
@@ -53,12 +53,12 @@ class MemoryGuardError(RuntimeError):
 class MemoryGuard:
     """Watches the memory of a run; a context manager.
 
-    A thread reads the memory every `memory.sample_seconds`. At the soft line it frees caches, once for each crossing.
-    At the hard line the next `check`, which every loop that reports progress calls between its steps
-    (`eigen_core.common.progress`), aborts the phase; a phase without steps is aborted at its end. An allocation that
-    fails inside a phase aborts it in the same way.
+    A thread reads the memory every `memory.sample_seconds`. At the soft line, the share `memory.soft` of a limit, it
+    frees caches, once for each crossing. At the hard line (`memory.hard`), the next `check`, which every loop that
+    reports progress calls between its steps (`eigen_core.common.progress`), aborts the phase; a phase without steps is
+    aborted at its end. An allocation that fails inside a phase aborts it in the same way.
 
-    `limits` are the host's, the smallest first. Without `watch` only `sample` and `check` read the memory.
+    `limits` are those of the host, the smallest first. Without `watch` no thread reads the memory, only the methods do.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class MemoryGuard:
                 self.sample()
 
     def set_owners(self, owners: Callable[[], Mapping[str, object]]) -> None:
-        """Set a function that returns objects that may hold much memory, by name, but does not keep them alive."""
+        """Set a function that returns objects that may hold much memory, by name; it must not keep them alive."""
         self._owners = owners
 
     def set_plan(
@@ -132,9 +132,9 @@ class MemoryGuard:
         host_bytes: Mapping[str, int] | None = None,
         device_bytes: Mapping[str, int] | None = None,
     ) -> None:
-        """Set the predicted memory of the run: `rows` for reports, and each phase's peak on host and device.
+        """Set the predicted memory of the run: a table of `rows` for reports, and each phase's peak on host and device.
 
-        No phase begins whose peak would not fit.
+        A phase whose peak would not stay below the hard line then does not begin.
         """
         self._plan = tuple(dict(row) for row in rows)
         self._planned = (dict(host_bytes or {}), dict(device_bytes or {}))
@@ -148,7 +148,7 @@ class MemoryGuard:
         return tuple(phase for phase in self._ended if phase.generation == generation)
 
     def sample(self) -> Usage:
-        """Read the memory now; above the soft line free caches, above the hard line request that the phase is aborted.
+        """Read the memory now; above the soft line free caches, above the hard line let `check` abort the phase.
 
         Any thread may call it.
         """
@@ -179,7 +179,7 @@ class MemoryGuard:
         return usage, pressure, crossed_soft
 
     def _pressures(self, usage: Usage, more_host: int = 0, more_device: int = 0) -> tuple[Pressure, ...]:
-        """Return the pressure on each limit if this many more bytes were allocated on host and device."""
+        """Return the use of each limit if this many more bytes were allocated on host and device."""
         counted: list[tuple[Limit, int]] = [
             (limit, count + more_host) for limit, count in zip(self.limits, usage.counted, strict=True)
         ]
@@ -205,13 +205,13 @@ class MemoryGuard:
 
     @contextmanager
     def phase(self, name: str, generation: int) -> Iterator[None]:
-        """Run the block as a phase of a generation, outside of other phases; abort it if the memory does not suffice.
+        """Run the block as a phase of a generation; abort it if the memory does not suffice. Phases must not overlap.
 
         Its memory is in `phases` afterwards, whether it failed or not. Earlier crossings of the hard line are ignored.
 
         Raises:
-            MemoryGuardError: the phase is not started, since by plan or earlier phases it would not fit; the hard
-                line is crossed at its start, between two steps or at its end; or an allocation failed.
+            MemoryGuardError: the phase is not started, since by the plan or by earlier phases of its name it would not
+                fit; memory is above the hard line at its start, between two steps or at its end; an allocation failed.
         """
         record = self._begin(name, generation)
         try:
@@ -266,7 +266,7 @@ class MemoryGuard:
             )
 
     def _predicted(self, phase: str) -> Pressure:
-        """Return the pressure at the peak of a phase: the planned one, or that of its last phases if it is larger."""
+        """Return the use of a limit at the peak of a phase: by the plan, or by its latest runs if these needed more."""
         usage = self.sample()
         host, device = (planned.get(phase, 0) for planned in self._planned)
         growth, device_growth = expected_growth(self._ended, phase)
@@ -276,7 +276,7 @@ class MemoryGuard:
         )
 
     def report(self, reason: str) -> MemoryReport:
-        """Report on the memory now and its history; any thread may call it. `reason` is the end of a sentence."""
+        """Report on the memory now and its history; any thread may call it. `reason`: as in `MemoryReport`."""
         usage, pressure, _ = self._read()
         with self._state_lock:
             under_way = () if self._open is None else (replace(self._open),)

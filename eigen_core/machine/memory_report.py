@@ -1,4 +1,4 @@
-"""A report on the memory: limits, owners, the largest tensors, phases; as markdown, as files, on SIGUSR1."""
+"""Reports on a run's memory (limits, owners, largest tensors, phases), as markdown and JSON; on SIGUSR1 too."""
 
 import gc
 import json
@@ -30,7 +30,7 @@ Row = Mapping[str, str | float | None]
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the memory: its holder, resident bytes on host and device, and its largest tensors in words."""
+    """A part of the memory: the name of what holds it, bytes on host and device, and its largest tensors in words."""
 
     name: str
     host: int
@@ -40,9 +40,10 @@ class Part:
 
 @dataclass(frozen=True)
 class TensorGroup:
-    """Tensors or arrays with the same owner (or none), type and shape: "float32 [50000, 108, 2]".
+    """Tensors or arrays with the same owner, device and `content` (type and shape: "float32 [50000, 108, 2]").
 
-    `resident` of their `bytes` are in memory; the rest was never written, or is in a file.
+    `owner` is a name from `MemoryGuard.set_owners`, or empty. `resident` of their `bytes` are in memory; the rest was
+    never written, or is in a file.
     """
 
     owner: str
@@ -58,11 +59,13 @@ class MemoryReport:
     """The memory at a moment, and its history.
 
     Attributes:
-        reason: why the report was made, the end of a sentence.
+        moment, reason: time of the report (UTC, ISO 8601); why it was made, for its title "Memory: {reason}".
         nearest: use of the limit that is closest to being reached, in words.
         limits: of the host, the smallest first, then of the GPU.
-        parts: owners of tensors and the rest, the largest first; their sum is the memory of all processes.
-        phases: the newest phases; the last may be under way.
+        parts: owners of tensors and the rest, the largest first; their sum is the memory of all processes of the run.
+        tensors: the largest groups of tensors, by resident bytes.
+        phases: the newest phases, the oldest of them first; the last one may be under way.
+        plan: rows of a table of the predicted memory (`MemoryGuard.set_plan`).
     """
 
     moment: str
@@ -86,7 +89,7 @@ class MemoryReport:
 def measured_parts(
     usage: Usage, before: int, owners: Mapping[str, object]
 ) -> tuple[tuple[Part, ...], tuple[TensorGroup, ...]]:
-    """Return the parts of `usage` and the largest tensors; `before`: resident memory of this process before the run."""
+    """Return the parts of `usage` and the largest tensors; `before`: resident bytes of this process before the run."""
     found = {address: ("", tensor) for address, tensor in _live_tensors().items()}
     for name, owner in owners.items():
         found |= {address: (name, tensor) for address, tensor in tensors_of(owner).items()}
@@ -121,7 +124,7 @@ def _part_of(owner: str, groups: Iterable[TensorGroup]) -> Part:
 
 
 def _live_tensors() -> dict[int, Values]:
-    """Return all tensors, by the address of their memory; of views the largest."""
+    """Return all tensors of this process, by the address of their memory; of views of the same memory, the largest."""
     # The collector lists tuples that are still being filled. CPython ends the thread that fills one with a SystemError
     # if the tuple is referred to from elsewhere (`_PyTuple_Resize`): no other Python thread may run while it lists.
     with _listing:

@@ -1,4 +1,4 @@
-"""Memory use of the run's processes on the host and on the device, now and over time."""
+"""Memory in use by this process and its descendants, on the host and on a GPU: now, and over the phases of a run."""
 
 import ctypes
 import logging
@@ -53,7 +53,7 @@ def statm(process: int | None = None) -> tuple[int, int]:
 
 
 def process_bytes(name: str) -> int:
-    """Return an entry of /proc/self/status, such as "RssFile" (bytes); 0 if there is none."""
+    """Return an entry of /proc/self/status, such as "RssFile" (bytes); 0 if there is no entry or no such file."""
     try:
         return proc_entries(_STATUS).get(name, 0)
     except OSError as error:
@@ -68,7 +68,7 @@ def peak_resident_bytes() -> int:
 
 
 def reset_peak() -> bool:
-    """Reset the peak of resident memory to its present size; return whether the system can (Linux, man 5 proc)."""
+    """Reset the peak of resident memory to its present size; return whether the system allows it (man 5 proc)."""
     try:
         _CLEAR_REFS.write_text(_RESET_PEAK)
     except OSError as error:
@@ -103,7 +103,7 @@ def tune_allocator() -> None:
 
 
 def resident_part(address: int, size: int) -> int:
-    """Return the resident part of a range of this process's addresses (bytes); `size` if it is not known."""
+    """Return how many of `size` bytes from `address` on are resident in this process; `size` if it is not known."""
     mincore = _c_function("mincore", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
     page = mmap.PAGESIZE
     if mincore is None or size == 0:
@@ -138,11 +138,11 @@ _LARGEST_DIFFERENCE = 4 * 1024**2
 
 @dataclass(frozen=True, slots=True)
 class DeviceUsage:
-    """GPU memory (bytes).
+    """Use of a GPU's memory (bytes).
 
     Attributes:
         allocated: in tensors of this process.
-        reserved: held by torch in this process, tensors included.
+        reserved: held by torch in this process: tensors, and torch's cache of free memory.
         taken: in use by all processes on the device.
     """
 
@@ -162,7 +162,8 @@ class Usage:
 
     Attributes:
         own, children: resident memory of this process, and of its descendants without pages shared with it.
-        counted: memory that counts against each limit of this machine, in the order of `host_limits`.
+        counted: for each limit of the host, in the order of `host_limits`, the memory that counts against it.
+        device: use of the GPU; None without one, or before torch has used it.
     """
 
     own: int
@@ -230,7 +231,7 @@ def device_bytes(device: torch.device) -> DeviceUsage | None:
 
 
 class SystemMeter:
-    """Measures this process each time, its descendants less often, and memory counted against `limits`."""
+    """Measures memory: of this process each time, of its descendants less often, and what counts against `limits`."""
 
     def __init__(self, limits: Sequence[HostLimit], device: torch.device | None = None) -> None:
         self._limits = tuple(limits)
@@ -292,13 +293,13 @@ _NO_DEVICE = DeviceUsage(0, 0, 0)
 
 @dataclass
 class PhaseUsage:
-    """The memory of a phase (bytes; times in seconds since the guard was made).
+    """The memory of a phase of a generation (bytes).
 
     Attributes:
-        began, ended: start and end; for a running phase `ended` is its last reading.
+        began, ended: seconds since the `MemoryGuard` was made; for a running phase `ended` is its last reading.
         start_bytes, peak_bytes, end_bytes: resident memory of all processes of the run.
-        device_start_bytes, device_end_bytes: in tensors on the device; 0 without one.
-        device_allocated_peak, device_reserved_peak: in tensors, and held by torch.
+        device_start_bytes, device_end_bytes: in tensors on the GPU; 0 without one.
+        device_allocated_peak, device_reserved_peak: peaks in tensors, and held by torch (see `DeviceUsage`).
     """
 
     phase: str
@@ -335,8 +336,9 @@ class PhaseUsage:
 def expected_growth(ended: Iterable[PhaseUsage], name: str) -> tuple[int, int]:
     """Return the expected growth of memory in the next phase called `name`, on host and device (bytes).
 
-    It adds the most that one of the newest such phases freed again and the least that one kept: the first phases keep
-    libraries and caches that are loaded only once, a leak keeps as much every time. `ended` has the oldest phase first.
+    It is a sum: the most that one of the three newest such phases freed again, and the least that one kept. The first
+    phases keep libraries and caches that are loaded only once; a leak keeps as much every time. `ended` has the oldest
+    phase first.
     """
     newest = [phase for phase in ended if phase.phase == name][-_REMEMBERED:]
     return (
