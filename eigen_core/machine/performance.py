@@ -1,9 +1,9 @@
 """Performance: automatic chunk sizes and numbers of threads, and profiles of a generation.
 
-A chunk size of 0 in the settings means: as large as a fixed number of bytes. On a CPU an intermediate tensor should fit
-into the processor's cache, and be smaller than those that the allocator maps and unmaps
-(`eigen_core.machine.tune_allocator`). On a GPU small operations are slow, so chunks are large; they do not depend on
-the GPU's memory, since bits may depend on groups there.
+A chunk is what is computed at a time: columns, or a group of agents. A chunk size of 0 in the settings means: as many
+as fit into a fixed number of bytes. On a CPU an intermediate tensor should fit into the processor's cache, and be
+smaller than those that the allocator maps and unmaps (`eigen_core.machine.tune_allocator`). On a GPU small operations
+are slow, so chunks are large; they do not depend on the GPU's memory, since bits may depend on groups there.
 """
 
 import logging
@@ -48,10 +48,8 @@ def columns_at_once(chosen: int, columns: int, column_bytes: int, device: str) -
     """Return how many columns (symbols) are encoded at a time.
 
     The number does not depend on how many agents are computed together: gradients are summed chunk by chunk, and their
-    bits must not depend on groups.
-
-    `chosen` is `network.column_chunk` (0: automatic), `column_bytes` the size of one column of one agent in an
-    intermediate tensor.
+    bits must not depend on groups of agents. `chosen` is `network.column_chunk` (0: automatic), `column_bytes` the size
+    of one column of one agent in an intermediate tensor.
     """
     if chosen:
         return min(chosen, columns)
@@ -59,7 +57,7 @@ def columns_at_once(chosen: int, columns: int, column_bytes: int, device: str) -
 
 
 def agents_at_once(population: PopulationConfig, block_bytes: int, device: str) -> int:
-    """Return how many agents at most are computed at a time; on a CPU no bit depends on it.
+    """Return how many agents at most learn at a time; on a CPU no bit of the results depends on it.
 
     `block_bytes` is the size of one agent's largest intermediate tensor in learning from a batch.
     """
@@ -84,6 +82,7 @@ def encoded_at_once(
     """Return how many agents and days are encoded at a time, without a gradient; on a CPU no bit depends on it.
 
     Args:
+        agents, days: numbers of all agents and days to encode.
         day_bytes: size of one day of one agent in the largest intermediate tensor.
         steps: days of an episode. More are encoded at a time only if `days_before` is large.
         days_before: days that each chunk computes additionally, before its first day; as far as memory allows, chunks
@@ -96,14 +95,14 @@ def encoded_at_once(
 
 
 def noise_at_once(steps: int, step_bytes: int, device: str) -> int:
-    """Return for how many gradient steps of a group noise is drawn at a time; no bit depends on it."""
+    """Return for how many of a group's `steps` (gradient steps) noise is drawn at a time; no bit depends on it."""
     return _even(steps, _NOISE.on(device), step_bytes)
 
 
 def _even(count: int, megabytes: float, each: int) -> int:
-    """Return how many of `count` items, of `each` bytes, form a part of at most `megabytes`.
+    """Return how many of `count` items, of `each` bytes, form a chunk of at most `megabytes`, at least one.
 
-    Parts are nearly equal, since a small rest would need as many operations as a full part.
+    Chunks are nearly equal, since a small last one would need as many operations as a full one.
     """
     most = max(int(megabytes * BYTES_PER_MB) // max(each, 1), 1)
     parts = -(-count // most)
@@ -115,7 +114,7 @@ _TIMED_STEPS = 6
 
 
 def usable_cores(root: Path = Path("/")) -> int:
-    """Return how many processor cores this process may use: in a container often fewer than the machine has."""
+    """Return how many processor cores this process may use, by its affinity and its control groups; at least one."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     given = (group.cores() for group in control_groups(root, "cpu"))
     return min([cores, *(math.ceil(share) for share in given if share is not None)])
@@ -123,7 +122,7 @@ def usable_cores(root: Path = Path("/")) -> int:
 
 @contextmanager
 def computing_threads(chosen: int) -> Iterator[None]:
-    """Let torch compute with `chosen` threads inside the block; 0: as many as before, at most one for each usable core.
+    """Let torch compute with `chosen` threads in the block; 0: as many as before, but at most one for each usable core.
 
     The number of threads is restored afterwards.
     """
@@ -136,9 +135,9 @@ def computing_threads(chosen: int) -> Iterator[None]:
 
 
 class ThreadTrial:
-    """Times gradient steps with all threads and with one by turns, and then keeps the faster number.
+    """Times gradient steps with all of torch's threads and with one by turns, and then keeps the faster number.
 
-    Bits do not depend on it. Only the shortest time is used: a busy machine makes steps longer, never shorter.
+    Results do not depend on it. It compares the shortest times: a busy machine makes steps longer, never shorter.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -185,7 +184,7 @@ _ROWS = 100
 
 @dataclass(frozen=True)
 class Profile:
-    """Writes profiles of the phases of a generation into `folder`.
+    """Writes profiles (`torch.profiler`) of the phases of a generation into `folder`.
 
     They are `PHASE.trace.json.gz`, for Perfetto or chrome://tracing, and `PHASE.txt`, torch's table of operators: those
     that took longest first, on the GPU if there is one.
@@ -195,7 +194,7 @@ class Profile:
     generation: int
 
     def write(self, phase: str, taken: profile) -> None:
-        """Write the profile of a phase; it replaces that of an earlier attempt."""
+        """Write the profile of a phase; it replaces that of an earlier attempt at this phase."""
         self.folder.mkdir(parents=True, exist_ok=True)
         taken.export_chrome_trace(str(self.folder / f"{phase}.trace.json.gz"))
         device = "device" if torch.cuda.is_available() else "cpu"
@@ -208,7 +207,7 @@ _profile: ContextVar[Profile | None] = ContextVar("eigen_profile", default=None)
 
 @contextmanager
 def profiled_to(profile_of_run: Profile | None) -> Iterator[None]:
-    """Write profiles to `profile_of_run` during the block; None: no profiles."""
+    """Let `profiled` write to `profile_of_run` during the block; None: let it write nothing."""
     token = _profile.set(profile_of_run)
     try:
         yield
@@ -218,7 +217,7 @@ def profiled_to(profile_of_run: Profile | None) -> Iterator[None]:
 
 @contextmanager
 def profiled(phase: str, generation: int) -> Iterator[None]:
-    """Profile the block as a phase, if its generation is to be profiled and the block does not fail."""
+    """Profile the block as a phase if `profiled_to` has named this generation; a block that fails leaves no profile."""
     wanted = _profile.get()
     if wanted is None or wanted.generation != generation:
         yield

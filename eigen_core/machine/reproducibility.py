@@ -1,4 +1,4 @@
-"""Reproducibility: CPU, libraries and thread settings that change floating-point results."""
+"""Reproducibility: with which hardware and libraries this process computes, and whether results have the same bits."""
 
 import ctypes
 import logging
@@ -47,7 +47,7 @@ _FEW_ROWS = 16
 
 
 def arithmetic_of(device: torch.device) -> Arithmetic:
-    """Return the processor, instructions and libraries with which this process computes on a device."""
+    """Return the processor, instruction set and libraries with which this process computes on a device."""
     if device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
         processor, instructions, blas = torch.cuda.get_device_name(device), f"{major}.{minor}", "cuBLAS"
@@ -57,10 +57,10 @@ def arithmetic_of(device: torch.device) -> Arithmetic:
 
 
 def compute_reproducibly(instructions: Instructions, device: torch.device) -> None:
-    """Let MKL and torch compute with these instructions, and make a GPU deterministic.
+    """Let MKL and torch compute with these instructions (the setting `instructions`), and make a GPU deterministic.
 
-    This affects the whole process and must come before its first computation. On a GPU operators without deterministic
-    form raise an error, and products are neither rounded to TensorFloat-32 nor summed in bfloat16.
+    This affects the whole process and must come before its first computation. On a GPU, operators without a
+    deterministic form raise RuntimeError, and products are neither rounded to TensorFloat-32 nor summed in bfloat16.
     """
     use_instructions(instructions)
     if device.type != "cuda":
@@ -73,9 +73,9 @@ def compute_reproducibly(instructions: Instructions, device: torch.device) -> No
 
 
 def mkl_mode() -> str | None:
-    """Return the mode of conditional numerical reproducibility that MKL computes with, spelled as in `MKL_CBWR`.
+    """Return MKL's mode of conditional numerical reproducibility, spelled as in the environment variable `MKL_CBWR`.
 
-    The call fixes this mode in MKL. None: torch computes without MKL, or MKL's mode cannot be read.
+    MKL cannot change its mode after this call. None: torch computes without MKL, or MKL's mode cannot be read.
     """
     libraries = sorted((Path(torch.__file__).parent / "lib").glob("libtorch_cpu.*"))
     if not libraries or not _has_mkl():
@@ -90,19 +90,19 @@ def mkl_mode() -> str | None:
 
 
 def warn_if_not_reproducible(device: torch.device, instructions: Instructions) -> None:
-    """Log a warning if bits of results depend here on more than the configuration, such as groups and threads."""
+    """Log a warning if, on this device, bits of results depend on more than the configuration: groups and threads."""
     problem = _problem(device, instructions)
     if problem is not None:
         logger.warning(problem)
 
 
 def is_reproducible(device: torch.device, instructions: Instructions) -> bool:
-    """Whether bits of results depend here on the configuration alone, not on groups and threads."""
+    """Whether, on this device, bits of results depend on the configuration alone, not on agent groups or threads."""
     return _problem(device, instructions) is None
 
 
 def warn_if_hardware_differs(computed_by: Arithmetic | None, generation: int, device: torch.device) -> None:
-    """Log a warning if other hardware or libraries computed a generation than would continue it here."""
+    """Log a warning if a generation was `computed_by` (None: unknown) other hardware or libraries than those here."""
     here = arithmetic_of(device)
     if computed_by is not None and computed_by != here:
         logger.warning(
@@ -115,10 +115,7 @@ def warn_if_hardware_differs(computed_by: Arithmetic | None, generation: int, de
 
 
 def is_batch_invariant(device: torch.device) -> bool:
-    """Whether products and sums have the same bits however many agents, rows and threads share them.
-
-    Takes milliseconds.
-    """
+    """Test (in milliseconds) if products and sums have the same bits for any number of agents, rows and threads."""
     threads = torch.get_num_threads()
     try:
         return all(_keeps_bits(*sizes, device) for sizes in _PRODUCTS)
@@ -141,7 +138,7 @@ def _keeps_bits(agents: int, rows: int, summed: int, columns: int, device: torch
 
 
 def _is_same_for_each(compute: Callable[[slice], Tensor], agents: int) -> bool:
-    """Whether the result for all agents together, on one and two threads, equals the results of single agents."""
+    """Whether the result for all agents together, on one or two threads, equals the results of single agents."""
     whole = compute(slice(None))
     for threads in (1, 2):
         torch.set_num_threads(threads)
@@ -188,7 +185,7 @@ def _blas() -> str:
 
 
 def _cpu_vendor() -> str:
-    """Return the vendor of the CPU; if it is not known, its architecture."""
+    """Return the vendor of the CPU as in /proc/cpuinfo; if that does not say, its architecture."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("vendor_id"):
