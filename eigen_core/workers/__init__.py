@@ -1,4 +1,4 @@
-"""Processes on this machine or others that compute the agents of a run (dask.distributed)."""
+"""Workers: processes on this machine or others that compute the agents of a run, by Dask (dask.distributed)."""
 
 from eigen_core.workers.connection import WorkerStatus, unreachable, worker_command, workers_of
 from eigen_core.workers.executor import WorkerExecutor

@@ -1,4 +1,4 @@
-"""The connection to a Dask scheduler: the status of its workers, calls of their methods, and the data sent."""
+"""The connection of a run's process to a Dask scheduler: its workers' status, calls of their methods, data sent."""
 
 import asyncio
 import logging
@@ -26,14 +26,14 @@ from eigen_core.machine import SharedTensor
 from eigen_core.task.replay import Replay
 
 OWN_MACHINE = ""
-"""Name of the leading process's machine, whose workers read memory of that process."""
+"""`Worker.machine` of workers that can read memory of the leading process, the one that trains the run."""
 
 Arrays = dict[str, NDArray[Any]]
 
 POLL_SECONDS = 0.5
-"""Interval at which the scheduler is asked for its workers while they compute."""
+"""Interval (seconds) at which the scheduler is asked for its workers while they compute."""
 OWN_SECURITY: dict[str, Security] = {}
-"""Certificates of the schedulers of this process, by address; only this process and its workers have them."""
+"""TLS certificates of the schedulers in this process, by address; only this process and its workers have them."""
 
 _CONNECTING_SECONDS = 20.0
 _REACHING_SECONDS = 5.0
@@ -44,7 +44,7 @@ _KEY = "eigen"
 
 
 def connected(scheduler: str) -> Client:
-    """Return a client of a scheduler; `InputError` if it cannot be reached."""
+    """Return a Dask client connected to a scheduler; `InputError` if its address cannot be used or does not answer."""
     if has_credentials(scheduler):
         raise InputError(
             "The scheduler's address has a user or a password in it: leave them out, and use certificates (Dask's "
@@ -77,12 +77,12 @@ def connected(scheduler: str) -> Client:
 
 
 def key_of(run: str) -> str:
-    """Return a new key for a Dask task of a run, in which `workers_of` reads the run's name."""
+    """Return a new, unique key for a Dask task of a run; `workers_of` reads the run's name from it."""
     return f"{_KEY}:{run}:{uuid4().hex}"
 
 
 def worker_command(scheduler: str) -> str:
-    """Return the command that starts a worker of a scheduler on any machine."""
+    """Return the shell command that starts a worker of a scheduler, on any machine with Eigen."""
     # The run's own guard watches the memory.
     return f"dask worker {scheduler} --nthreads 1 --memory-limit 0"
 
@@ -91,8 +91,8 @@ def worker_command(scheduler: str) -> str:
 class WorkerStatus:
     """A worker as its scheduler knows it.
 
-    `runs`: runs of which it computes agents, and whole runs that it trains or that wait for its thread. `cpu_percent`
-    is a share of one core; `seen_seconds_ago` is the age of the last heartbeat.
+    `runs`: names of runs of which it computes agents, and of runs that it trains whole or that wait for its thread.
+    `cpu_percent`: 100 is one core; `seen_seconds_ago`: age of its last heartbeat.
     """
 
     address: str
@@ -128,7 +128,7 @@ def _runs_of(keys: Iterable[Any]) -> tuple[str, ...]:
 
 
 def unreachable(workers: Sequence[str]) -> list[str]:
-    """Return the addresses to which this machine cannot connect."""
+    """Return those of the addresses `workers` to which this machine cannot connect."""
 
     def is_unreachable(address: str) -> bool:
         try:
@@ -143,13 +143,13 @@ def unreachable(workers: Sequence[str]) -> list[str]:
 
 @dataclass
 class Worker:
-    """A worker that computes a run, or starts to.
+    """A worker that computes agents of a run, or has been asked to start the run.
 
     Attributes:
         actor: Dask's future of its `WorkerAgents`, which keeps them alive; None: they were released.
-        machine: name of its machine, whose workers read one replay (`WorkerAgents.open`).
+        machine: name of its machine, all of whose workers read one replay buffer (`WorkerAgents.open`).
         written: number of transitions ever appended to the replay that it shares on its machine; None: it shares none.
-        started: when it was asked to start the run (monotonic seconds).
+        started: when it was asked to start the run (`time.monotonic`).
         is_reported: a warning has said that it does not answer.
     """
 
@@ -166,11 +166,11 @@ class Worker:
 
 
 class WorkerClient:
-    """Calls methods of `WorkerAgents` in the workers of a scheduler.
+    """Calls methods of `WorkerAgents` in the workers of a scheduler, whose address is `scheduler`.
 
     Calls bypass Dask's `Actor`, whose caller waits forever if a call fails otherwise than by a closed connection.
 
-    `sent_bytes` and `received_bytes` count all arrays. `InputError` if no scheduler can be reached at this address.
+    `sent_bytes` and `received_bytes` are sizes of all arrays so far. `InputError` as `connected` raises it.
     """
 
     def __init__(self, scheduler: str) -> None:
@@ -202,7 +202,7 @@ class WorkerClient:
         )
 
     def make(self, kind: type[Any], run: str, address: str, *arguments: Any) -> Worker:  # noqa: ANN401 - of any kind
-        """Create an actor of class `kind` in a worker, as soon as the worker has a free thread."""
+        """Create an actor of class `kind` (an object that a worker keeps), once the worker has a free thread."""
         where = {"workers": [address], "allow_other_workers": False, "key": key_of(run)}
         return Worker(address, self._client.submit(kind, *arguments, actor=True, pure=False, **where))
 
@@ -214,7 +214,7 @@ class WorkerClient:
 
         Raises:
             WorkerLostError: the worker does not have the run any more, or the connection to it failed.
-            Exception: the error of the method; RuntimeError with its type and text if it cannot be sent.
+            Exception: the error that the method raised; RuntimeError with its type and text if it cannot be sent.
         """
         if worker.actor is None or worker.actor.status != "finished":
             message = f"worker {worker.address} was lost before it was asked to {method}."
@@ -237,10 +237,10 @@ class WorkerClient:
     def call(
         self, method: str, calls: Sequence[tuple[Worker, str, tuple[Any, ...]]], progress: Callable[[int], None]
     ) -> list[Any]:
-        """Call a method of several workers at once, and return the results in order; the first error ends the wait.
+        """Call a method of several workers at once, and return the results in order; raise the first error at once.
 
         `calls` has (worker, description of its work, arguments), as in `ask`. `progress` is called with the number of
-        results, at least every `POLL_SECONDS`.
+        calls that have ended, at least every `POLL_SECONDS`.
         """
         results = [self.start(self.ask(worker, work, method, *arguments)) for worker, work, arguments in calls]
         pending, asked = dict(zip(results, calls, strict=True)), time.monotonic()
@@ -259,7 +259,7 @@ class WorkerClient:
 
 
 def raise_failure(result: Future[Any]) -> None:
-    """Raise the error of a failed coroutine, without tracebacks, whose frames would keep the sent data."""
+    """Raise the error of a failed coroutine without its tracebacks, whose frames would keep the sent data alive."""
     error = result.exception() if result.done() else None
     if error is not None:
         if error.__cause__ is not None:
@@ -272,18 +272,18 @@ def to_arrays(tensors: Mapping[str, Tensor]) -> Arrays:
 
 
 def to_tensors(arrays: Mapping[str, NDArray[Any]], device: str | torch.device = "cpu") -> dict[str, Tensor]:
-    """Return tensors that must not be written to: on the host they share the memory of the arrays."""
+    """Return the arrays as tensors, by name. Do not write to them: on the host they share the memory of the arrays."""
     return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
 
 
 @dataclass(frozen=True)
 class SentTransitions:
-    """Transitions that make a worker's replay equal to that of the leading process.
+    """Transitions that make a worker's replay buffer equal to that of the leading process.
 
     Attributes:
         before: number of transitions ever appended to the worker's replay before `rows`; None: it begins empty.
-        written: that number after `rows`.
-        rows: the transitions, the newest last.
+        written: number of transitions ever appended once `rows` are.
+        rows: columns of the transitions, by name, the newest transition last.
     """
 
     before: int | None
@@ -292,7 +292,7 @@ class SentTransitions:
 
     @classmethod
     def of(cls, replay: Replay, before: int | None) -> "SentTransitions":
-        """Return the transitions after the first `before`; the whole replay if `before` is None or some are gone."""
+        """Return the transitions after the first `before`; all that are left if it is None or some were overwritten."""
         if before is not None and not replay.written - replay.size <= before <= replay.written:
             before = None
         new = replay.size if before is None else replay.written - before
@@ -301,7 +301,7 @@ class SentTransitions:
 
 @dataclass(frozen=True)
 class SharedTransitions:
-    """A replay in memory that workers of the same machine map; `written`: number of transitions ever appended."""
+    """A replay in memory that workers of its machine can map; `written`: number of transitions ever appended."""
 
     columns: Mapping[str, SharedTensor]
     written: int
@@ -312,7 +312,7 @@ class RemoteError:
     """An exception of a worker's method, as a return value: Dask mixes raised exceptions with its own.
 
     Attributes:
-        serialized: the exception in Dask's form; a plain `Exception` if it cannot be sent.
+        serialized: the exception as Dask serializes it; a plain `Exception` if it cannot be serialized.
         text: its type and message.
     """
 
@@ -324,7 +324,7 @@ class RemoteError:
         return cls(error_message(error)["exception"].data, f"{type(error).__name__}: {error}")
 
     def restored(self) -> Exception:
-        """Return the exception; RuntimeError with its text if it could not be sent, or cannot be created here."""
+        """Return the exception; a RuntimeError with its text if it could not be sent or cannot be created here."""
         _, error, _ = clean_exception(self.serialized)
         # `Exception` itself stands for one that Dask could not send or create.
         return error if isinstance(error, Exception) and type(error) is not Exception else RuntimeError(self.text)

@@ -1,4 +1,4 @@
-"""The executor that computes the agents of a run on workers of a Dask scheduler."""
+"""The executor of runs with workers: the agents play and learn on the workers of a Dask scheduler."""
 
 import logging
 import time
@@ -49,12 +49,13 @@ _FIRST_WORKER_SECONDS = 60.0
 class WorkerExecutor:
     """Computes agents on the workers of a scheduler. Implements `Executor`; a context manager.
 
-    Each worker keeps the run's task and learner. Those on this machine read the replay of this process; on each other
-    machine one worker keeps a copy, which the others there read. Agents are sent in each phase, and new transitions to
-    the copies; results come back. Workers that join are used from the next phase on.
+    Each worker keeps the run's task and learner. Workers on this machine read the replay buffer of this process; on
+    each other machine one worker keeps a copy, which the other workers there read. Each phase sends the agents to the
+    workers, and new transitions to the copies; results come back. Workers that join are used from the next phase on.
 
-    `content` is the task's data, for workers that do not find them; `fingerprint` is their hash. `before_phase` is
-    called before each phase, to start workers that are missing. `InputError` if the scheduler cannot be reached.
+    `content` is the task's data, for workers that do not find them; `fingerprint` is their hash; `scheduler` is its
+    address. `before_phase` is called before each phase, to start workers that are missing. `InputError` if the
+    scheduler cannot be reached.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class WorkerExecutor:
 
     @property
     def workers(self) -> tuple[str, ...]:
-        """Addresses of the workers that computed the last phase."""
+        """Addresses of the workers that computed the last phase; empty after a phase that failed."""
         return tuple(self._workers)
 
     def addresses(self) -> list[str]:
@@ -148,7 +149,7 @@ class WorkerExecutor:
         return {name: torch.cat([torch.from_numpy(part[name]) for part in curves]) for name in curves[0]}
 
     def _share_replay(self, workers: Sequence[Worker], replay: Replay) -> Mapping[str, SharedTransitions | None]:
-        """Send the replay once to each other machine; return where each worker reads it (None: in its own memory)."""
+        """Bring the copies of the replay up to date; return where each worker reads it (None: it has the copy)."""
         sharing: dict[str, Worker] = {}
         # A worker that already shares it continues to.
         for worker in sorted(workers, key=lambda one: one.written is None):
@@ -169,14 +170,14 @@ class WorkerExecutor:
         return where
 
     def _shares(self, agents: slice) -> list[tuple[Worker, slice]]:
-        """Cut consecutive agents into shares of nearly the same size, at most one for each worker."""
+        """Cut consecutive agents into slices of nearly the same size, at most one for each worker that is ready."""
         workers, number = self._ready(), agents.stop - agents.start
         shares = min(number, len(workers))
         ends = [agents.start + number * share // shares for share in range(shares + 1)]
         return list(zip(workers, starmap(slice, pairwise(ends)), strict=False))
 
     def _call(self, phase: str, method: str, calls: Sequence[tuple[Worker, str, tuple[Any, ...]]]) -> list[Any]:
-        """Call a method of several workers at once; `calls`: (worker, description of its work, arguments)."""
+        """Call a method of several workers at once, see `WorkerClient.call`; `phase` is the name for progress."""
         with self._released_on_error():
             calls = [(worker, work, (self._generation, *arguments)) for worker, work, arguments in calls]
             results = self._client.call(method, calls, lambda done: report_progress(phase, done, len(calls)))
@@ -185,7 +186,7 @@ class WorkerExecutor:
 
     @contextmanager
     def _released_on_error(self) -> Iterator[None]:
-        """Release all workers if the block fails, since some may still compute."""
+        """Release all workers (`_release`) if the block fails, since some may still compute."""
         try:
             yield
         except BaseException:
@@ -203,7 +204,7 @@ class WorkerExecutor:
             known.clear()
 
     def _ready(self) -> list[Worker]:
-        """Return the workers that have started this run, by address; `WorkerLostError` if there are none."""
+        """Return the workers that have started this run, by address; wait for one, `WorkerLostError` if none comes."""
         with self._released_on_error():
             began = time.monotonic()
             self._start_new()

@@ -1,4 +1,4 @@
-"""Worker processes on this machine."""
+"""Worker processes on this machine, with a Dask scheduler in the process that trains (the leading process)."""
 
 import logging
 import os
@@ -30,7 +30,7 @@ _ENDING_SECONDS = 5
 
 @dataclass
 class _Worker:
-    """A worker process; `release` ends the shell that stops it when this process exits."""
+    """A worker process; `release` ends the shell that would stop it when this process exits."""
 
     process: subprocess.Popen[bytes]
     name: str
@@ -40,7 +40,7 @@ class _Worker:
 
 
 class _DroppedWorkers(SchedulerPlugin):
-    """Collects names of workers that the scheduler drops; Dask calls its methods in the scheduler's thread."""
+    """Collects names of workers that the scheduler has dropped; Dask calls its methods in the scheduler's thread."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
@@ -55,13 +55,13 @@ class _DroppedWorkers(SchedulerPlugin):
 
 
 class LocalWorkers:
-    """A scheduler in this process, and worker processes of one thread each; a context manager.
+    """A scheduler in this process, and `count` worker processes of one thread each; a context manager.
 
-    They end with this process, even if it is killed. A connection can run code in them, and every user of this machine
-    can reach their ports: so connections need a certificate that is made for these processes only.
+    The workers end with this process, even if it is killed. A connection can run code in them, and every user of this
+    machine can reach their ports: so connections need a certificate that is made for these processes only.
 
-    `gpus` are names as in `CUDA_VISIBLE_DEVICES`, shared out evenly; empty: workers see the GPUs of this process. A
-    worker counts as lost after `lost_seconds` without a heartbeat.
+    `gpus` are names as in `CUDA_VISIBLE_DEVICES`; each worker gets one of them, in equal numbers. Empty: workers see
+    the GPUs of this process. A worker counts as lost after `lost_seconds` without a heartbeat.
     """
 
     def __init__(self, count: int, gpus: Sequence[str] = (), lost_seconds: int = 60) -> None:
@@ -104,7 +104,7 @@ class LocalWorkers:
         return str(self._cluster.scheduler_address)
 
     def start_missing(self) -> None:
-        """Replace worker processes that have ended or hang; `WorkerLostError` if one has failed."""
+        """Replace worker processes that have ended or hang; `WorkerLostError` if one ended with an error."""
         for worker in self._workers.values():
             # The scheduler gives those that it has dropped nothing more to compute.
             if worker.name in self._dropped.names and worker.process.poll() is None:

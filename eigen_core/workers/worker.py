@@ -1,4 +1,4 @@
-"""A worker's side: the actor that keeps task, learner and replay, and computes agents."""
+"""What runs in a worker: a Dask actor that keeps a run's task, learner and replay buffer, and computes agents."""
 
 import gc
 import os
@@ -43,9 +43,10 @@ _CPU = torch.device("cpu")
 
 
 class WorkerAgents:
-    """Computes agents of one run in a worker, with one thread; a Dask actor.
+    """Computes agents of one run in a worker, with one thread; a Dask actor (an object that the worker keeps).
 
-    `values` are the run's settings, `fingerprint` is the hash of its data, `code` is `CODE` of the leading process.
+    `values` are the run's settings, `fingerprint` is the hash of its data, `code` is the `CODE` of the leading process:
+    the one that trains the run and calls these methods.
     """
 
     def __init__(self, values: Mapping[str, Any], fingerprint: str, code: str) -> None:
@@ -57,9 +58,10 @@ class WorkerAgents:
         self._key = self._worker.get_current_task()
 
     def answer(self, method: str, generation: int, *arguments: Any) -> Any:  # noqa: ANN401 - of any method
-        """Call another method; return its result, or its error as `RemoteError`.
+        """Call another method of this object by name; return its result, or its error as a `RemoteError`.
 
-        Phases run under this worker's memory guard, and end once the leading process releases the worker.
+        Methods that compute a phase run under this worker's memory guard, and end once the leading process releases
+        the worker.
         """
         try:
             if method not in _PHASES:
@@ -70,12 +72,12 @@ class WorkerAgents:
             return RemoteError.of(error)
 
     def _require_held(self) -> None:
-        """Raise `WorkerLostError` if the leading process has released this worker, whose thread others may need."""
+        """Raise `WorkerLostError` if the leading process has released this worker, whose thread other runs may need."""
         if self._key not in self._worker.state.actors:
             raise WorkerLostError(f"worker {self._worker.address} was released by the process that leads the run.")
 
     def open(self, probe: SharedTensor | None, content: object = None) -> tuple[Arithmetic, str] | None:
-        """Build the task from `content`, or from data files of this machine if it is None.
+        """Build the task from `content`, the run's data, or if it is None from data files of this machine.
 
         Returns None if the data are missing or not the run's; else the hardware and libraries of this process, and a
         name that processes share if they can read each other's memory: `OWN_MACHINE` if `probe`, which is memory of the
@@ -125,7 +127,7 @@ class WorkerAgents:
         return f"{here.boot} {here.namespace} {os.getuid()}" if known else uuid4().hex
 
     def play(self, agents: Arrays, episodes: Episodes, task_state: Arrays) -> tuple[EpisodeResults, Arrays]:
-        """Play `episodes` with `task_state`, which they lack; return results without transitions, and transitions."""
+        """Play `episodes` with `task_state`, which they lack; return results without transitions, and these."""
         population = Population.from_tensors(to_tensors(agents), self._device)
         played = self._computer.play(population, replace(episodes, task_state=to_tensors(task_state, self._device)))
         recorded = played.training.transitions
@@ -134,7 +136,7 @@ class WorkerAgents:
         return replace(played, training=replace(played.training, transitions=None)), to_arrays(recorded)
 
     def share_replay(self, transitions: SentTransitions) -> SharedTransitions | None:
-        """Append transitions to this worker's replay; return its shared memory, None if others cannot map it."""
+        """Append transitions to this worker's replay; return its shared memory, None if other workers cannot map it."""
         if transitions.before is None:
             self._host_replay = self._empty_replay(_CPU)
             self._mapped = {}
