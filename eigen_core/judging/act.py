@@ -104,7 +104,10 @@ _SAME_FACTOR = 1e-4
 
 @dataclass(frozen=True)
 class Difference:
-    """A day on which `reconcile` found other orders (in words: `decision_of`); `missed`: `act` had not been called."""
+    """A day whose orders in the ledger differ from those of the replay (`reconcile`).
+
+    `issued` and `replayed` are these orders as `decision_of` writes them; `missed`: `act` was not called for the day.
+    """
 
     date: str
     issued: str | None

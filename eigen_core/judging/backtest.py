@@ -60,8 +60,7 @@ class SpanResult:
 
     Attributes:
         curve: their account day by day; for several agents, the sum of their accounts.
-        trades: a row a trade, with the columns of `TradedAccounts.table` or `WeightsAccounts.table`, and `agent`, the
-            index of the agent.
+        trades: a row each, columns of `TradedAccounts.table` or `WeightsAccounts.table`, and `agent`, an index.
         interest: earned on cash (money).
         one_portfolio: all agents trade one common portfolio.
         baselines: accounts on the same days by name: simple rules (`baseline_curves`), and `initial_population`, the
@@ -72,7 +71,7 @@ class SpanResult:
         holding_days: `trading.holding_days`, the longest time of a trade; 1 for the task `portfolio`.
         periods_per_year, risk_free: trading days of a year; annual rate of interest without risk (a fraction).
         timing: earnings of the same decisions shifted to other times (`play_shifted`).
-        baskets: names of the baselines that hold all assets; with the first one, metrics and alpha compare.
+        baskets: names of the baselines that hold all assets; metrics and alpha compare with the first one.
         weights: share of the equity in each asset at each close, a row a day, a column a symbol; the rest is cash. None
             for the task `market`.
         active_share: share of a portfolio that differs from equal weights; None for the task `market`, and `by_timing`.
@@ -133,7 +132,8 @@ class Order:
     """An order; the `name` of a sale begins with a minus.
 
     Attributes:
-        side: `buy` at the next fill (`Fills`); `sell` as `target` and `latest_exit` say, without both at the next.
+        side: `buy` at the next fill (`Fills`); `sell` at the price `target` or on the date `latest_exit`, at the next
+            fill if `latest_exit` is None.
         size: number of shares.
         money: paid or received at `price`, transaction costs included.
         price: the target of a sale; otherwise the last close with slippage, since the price of the fill is unknown.
@@ -197,7 +197,7 @@ class NextOrders:
 
 
 def decisions_among(orders: Iterable[Order]) -> list[Order]:
-    """Return those of a day's orders that were decided that day; standing sales, which have a target, were before."""
+    """Return those of a day's orders that were decided that day: all but standing sales, which have a target."""
     return [order for order in orders if order.side == "buy" or order.target is None]
 
 
@@ -438,9 +438,7 @@ def decide_trades(
     Args:
         network, config: of the run.
         known: prices of the span, as `prices_of_span` returns them.
-        weights: of the agents' networks, float32 `[agents, parameters]`.
-        span: indices of consecutive days of the panel, from `market.window` - 1 on.
-        ensemble: the agents trade one portfolio, by the means of their actions.
+        weights, span, ensemble: see `TaskBacktest.play`.
     """
     trading, agents = config.trading, len(weights)
     every_day = _prepared_days(network, weights, span, episode_times(trading, weights.device), trading.trading_days)
@@ -481,8 +479,7 @@ def _latest_exit(panel: Panel, sessions: NDArray[np.bool_], decided: int, asset:
 class PortfolioBacktest(TaskBacktest[Values, WeightsAccounts]):
     """Backtests of the task `portfolio`: agents decide on target weights, float64 `[agents, days, assets]`.
 
-    A position stays unchanged while its orders are not filled, and is paid out once its asset is delisted: see `Fills`
-    and `rebalance`.
+    A position stays unchanged while its orders are not filled (`rebalance`), until its asset is delisted (`Fills`).
     """
 
     _actions = staticmethod(portfolio_actions)
@@ -531,8 +528,7 @@ def decide_weights(
     Args:
         network: with the actions of the task `portfolio` (`portfolio_actions`).
         panel, config: of the run.
-        weights: of the agents' networks, float32 `[agents, parameters]`.
-        span: indices of consecutive days of the panel, from `market.window` - 1 on.
+        weights, span: see `TaskBacktest.play`.
         ensemble: the agents decide as one, by the means of their actions, scores and speeds (`move_scores`).
 
     Returns:
@@ -552,7 +548,7 @@ def decide_weights(
 def orders_of_days(
     weights: Values, accounts: WeightsAccounts, closes: Values, symbols: tuple[str, ...], config: Config
 ) -> NextOrders:
-    """Return the orders of an agent after the last day of its account, and its decision after each day before.
+    """Return the orders of an agent after the last day of its account, and what it decided after each earlier day.
 
     Sizes assume a fill at the day's close.
 

@@ -139,7 +139,7 @@ class _Entry(Record):
 
 @dataclass(frozen=True)
 class Looks:
-    """The looks that share a day and a symbol with those of a question to `looks_at`.
+    """Result of `looks_at`: the looks at any of its days and any of its symbols.
 
     Attributes:
         known: looks whose content is known, one for each pair of `agent` and `settings`, in the order of their names.
@@ -323,7 +323,6 @@ def _number(entry: str) -> int:
 
 
 def _contents(store: Store, names: Sequence[str]) -> dict[str, bytes]:
-    """Return the contents of existing objects, by name."""
 
     def content(name: str) -> bytes | None:
         try:

@@ -46,8 +46,7 @@ class Importance:
         name: of the feature, or symbol of the column.
         changed: share of the days on which the agent buys another asset or none; for a portfolio, the mean share of the
             equity that moves to other assets or cash.
-        excess_lost: loss of gain beyond the market (`Excess`), per trade or, for a portfolio, per year (%); None: the
-            agent makes fewer than two trades without a shift, or with every shift.
+        excess_lost: loss of gain beyond the market (`Excess`), per trade or per year (%); None without two trades.
     """
 
     name: str
@@ -148,8 +147,7 @@ class RunImportance:
     Attributes:
         agent, agents: which agents (see `run_importance`), and their number.
         generations: generations whose agents they are, the newest first; `generation` is the newest of them.
-        first, last: first and last validation day, as YYYY-MM-DD.
-        draws: number of random shifts of each feature and column.
+        first, last, draws: first and last validation day (YYYY-MM-DD); number of shifts of each feature and column.
         features, columns: means over the agents, the most important first, with the widest bounds.
         low_columns: symbols for which the upper bound of `changed` is at most `LOW_CHANGE` for every agent.
         persistent_low_features, persistent_low_columns: names and symbols, see `persistently_low`.

@@ -139,7 +139,7 @@ def play(
 
 
 def agents_on_market(run: Run, config: Config, agent: str) -> tuple[torch.Tensor, int, Panel]:
-    """Return weights of agents of a run, float32 `[agents, parameters]`, its newest generation, and its market.
+    """Return weights of agents of a run, float32 `[agents, parameters]`, its newest generation, and its panel.
 
     `agent` and the errors are those of `backtest`.
     """
@@ -179,7 +179,7 @@ def _default_span(status: RunStatus) -> str:
 
 
 def newest_of_run(run: Run) -> tuple[RunContents, Manifest]:
-    """Return contents and manifest of a run's newest generation; raise `InputError` if there is none."""
+    """Return contents and manifest (list of files) of a run's newest generation; `InputError`: there is none."""
     if run.newest is None:
         raise InputError(f"Run '{run.name}' has no agents yet: wait until it has completed a generation.")
     return run.newest

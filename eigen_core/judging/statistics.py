@@ -75,8 +75,8 @@ def superiority(returns: Values, baselines: Mapping[str, Values], seed: int) -> 
     """Return the p-value of an agent's lead over the best baseline: the greatest p-value over all baselines.
 
     For each baseline, Hansen's test of the hypothesis that the agent's `returns` have no greater mean (Hansen 2005, "A
-    test for superior predictive ability", consistent p-value). All returns are daily, float64 `[days]`. None:
-    every baseline's returns are those of the agent.
+    test for superior predictive ability", consistent p-value). All returns are daily, float64 `[days]`. None: every
+    baseline has the agent's returns.
     """
     pvalues = []
     for name, baseline in baselines.items():

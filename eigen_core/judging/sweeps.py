@@ -65,7 +65,7 @@ class Definition:
 def space_of(varied: Sequence[str], preset: str | None, given: Sequence[str]) -> Space:
     """Return the space of the settings `varied`, each `KEY=LOW:HIGH`, `KEY=LOW:HIGH:log` or `KEY=ONE,OTHER`.
 
-    `preset` and `given` (`KEY=VALUE`) are the settings of all trials. Raises `InputError` if one cannot be varied.
+    `preset` and `given` (`KEY=VALUE`) are settings of all trials. Raises `InputError` if a varied one cannot be varied.
     """
     fixed = flatten(parse_assignments(given))
     space: dict[str, Any] = {}
@@ -145,7 +145,7 @@ class Study:
         return list(self._study.trials)
 
     def unfinished(self) -> list[int]:
-        """Return the numbers of the trials not finished, pruned or refused (their settings cannot be trained)."""
+        """Return numbers of trials that are not finished, pruned or refused (for settings that cannot be trained)."""
         return [trial.number for trial in self._study.trials if trial.state == TrialState.RUNNING]
 
     def suggest(self) -> int | None:

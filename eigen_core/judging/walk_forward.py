@@ -153,7 +153,7 @@ def with_purge(config: Config, purge_days: int | None) -> Config:
     """Return the configuration with `purge_days` unused days before and after the validation.
 
     None: as many as a window (`market.window`) and the days after a decision that its reward depends on have together
-    (without prices a window only), so that no day is observed or traded both before and after a gap.
+    (without prices a window only), so that no two splits observe or trade the same day.
     """
     traded = outcome_days(config) if has_prices(config.task) else 0
     days = config.market.window + traded if purge_days is None else purge_days

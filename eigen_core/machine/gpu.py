@@ -28,8 +28,7 @@ class CapturedStep(Generic[_Input, _Result]):
     inputs at fixed addresses, write to them in place, copy nothing between device and host, and not wait for the GPU.
 
     Args:
-        function: its input and its result are tensors, or tuples, lists and named tuples of tensors and of values that
-            can be compared.
+        function: its input and result are tensors, or tuples, lists and named tuples of tensors and comparable values.
     """
 
     def __init__(self, function: Callable[[_Input], _Result], device: torch.device, *, captures: bool) -> None:

@@ -148,10 +148,7 @@ class MemoryGuard:
         return tuple(phase for phase in self._ended if phase.generation == generation)
 
     def sample(self) -> Usage:
-        """Read the memory now; above the soft line free caches, above the hard line let `check` abort the phase.
-
-        Any thread may call it.
-        """
+        """Read the memory, from any thread; above the soft line free caches, above the hard line let `check` abort."""
         usage, pressure, crossed_soft = self._read()
         if crossed_soft:
             self._free()

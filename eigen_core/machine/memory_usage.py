@@ -88,7 +88,6 @@ def tune_allocator() -> None:
     """Make glibc return freed memory to the system sooner; no effect with another C library.
 
     All threads share two heaps, as with `MALLOC_ARENA_MAX`: free memory of one heap cannot serve another.
-
     Blocks of 8 MiB and more (`M_MMAP_THRESHOLD`) are mapped one by one and unmapped when they are freed. By default
     glibc raises this threshold up to 32 MiB, and its heap becomes fragmented: in the train phase of preset `eigen2`
     resident memory grew by 2,457 MB for 1,586 MB of live tensors, and by 1,653 MB with the fixed threshold. The page
@@ -337,8 +336,7 @@ def expected_growth(ended: Iterable[PhaseUsage], name: str) -> tuple[int, int]:
     """Return the expected growth of memory in the next phase called `name`, on host and device (bytes).
 
     It is a sum: the most that one of the three newest such phases freed again, and the least that one kept. The first
-    phases keep libraries and caches that are loaded only once; a leak keeps as much every time. `ended` has the oldest
-    phase first.
+    phases keep libraries and caches that load only once; a leak keeps as much every time. `ended`: oldest phase first.
     """
     newest = [phase for phase in ended if phase.phase == name][-_REMEMBERED:]
     return (

@@ -1,8 +1,7 @@
 """The probe of a run: a child process computes a part of each phase with the run's settings, and measures it.
 
 One group of agents (those that are computed together) plays its episodes, one takes some gradient steps, and the next
-population is bred. The child has a timeout, exits above its memory limit, and is the first process that Linux kills if
-memory runs out.
+population is bred. The child has a timeout, exits above its memory limit, and Linux kills it first if memory runs out.
 """
 
 import hashlib
@@ -217,7 +216,7 @@ def measure(config: Config, data: TaskData, process: int, enter: Callable[[str],
 
 
 class _Piece:
-    """A part of a generation; phases' methods return the whole phase's estimated seconds, and `ProbeResult.phases`."""
+    """A part of a generation; the methods of its phases return `seconds` and `phases` as `ProbeResult` has them."""
 
     def __init__(self, state: TrainingState, meter: SystemMeter, started: Memory) -> None:
         self._state, self._meter, self._started = state, meter, started

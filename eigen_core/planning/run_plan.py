@@ -190,10 +190,7 @@ class RunPlan:
         return all(check.fits for check in self.checks if check.where == "disk")
 
     def sentence(self, *, disk: bool = True) -> str:
-        """Return in one to four sentences whether the run fits: peak, phase, limit and its origin, settings that help.
-
-        `disk`: whether to mention a disk that has no room.
-        """
+        """Return in one to four sentences whether the run fits and what helps; `disk`: mention a disk without room."""
         lacking = [check for check in (self.checks if disk else self.memory_checks) if not check.fits]
         if not lacking:
             return f"The run fits: {'; '.join(map(str, self.memory_checks))}."

@@ -125,10 +125,7 @@ class Sizes:
 
     @property
     def nonresident_bytes(self) -> int:
-        """Bytes of the replay's address space that never become resident.
-
-        The run does not fill all slots, and a resume replaces an empty buffer of the same capacity.
-        """
+        """Bytes of replay addresses that never become resident: unfilled slots, and a buffer that a resume replaces."""
         row = self.row_bytes if self.device == "cpu" else torch.float32.itemsize
         return (2 * self.config.replay.capacity - self.rows_stored) * row
 
@@ -194,7 +191,7 @@ class DiskPlan:
             return len(generations) * fixed + sum(generations) * growth + len(shards) * shard
 
         def retained(newest: int) -> int:
-            """Return the run's size at its end with its `newest` last generations; generation 1 has the champion."""
+            """Return the run's size at its end: `newest` last generations, and generation 1 for the champion."""
             whole = range(last, max(last - newest, 0), -1)
             kept = kept_generations(range(1, last + 1), whole, settings.keep_every, 1)
             return stored(kept) + _PLOT_PAGE_BYTES

@@ -169,7 +169,6 @@ class WorkerClient:
     """Calls methods of `WorkerAgents` in the workers of a scheduler, whose address is `scheduler`.
 
     Calls bypass Dask's `Actor`, whose caller waits forever if a call fails otherwise than by a closed connection.
-
     `sent_bytes` and `received_bytes` are sizes of all arrays so far. `InputError` as `connected` raises it.
     """
 

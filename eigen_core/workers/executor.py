@@ -53,9 +53,8 @@ class WorkerExecutor:
     each other machine one worker keeps a copy, which the other workers there read. Each phase sends the agents to the
     workers, and new transitions to the copies; results come back. Workers that join are used from the next phase on.
 
-    `content` is the task's data, for workers that do not find them; `fingerprint` is their hash; `scheduler` is its
-    address. `before_phase` is called before each phase, to start workers that are missing. `InputError` if the
-    scheduler cannot be reached.
+    `content` is the task's data, for workers that do not find them; `fingerprint` is their hash. `before_phase` is
+    called before each phase, to start workers that are missing. `InputError` if no scheduler can be reached.
     """
 
     def __init__(

@@ -60,8 +60,7 @@ class WorkerAgents:
     def answer(self, method: str, generation: int, *arguments: Any) -> Any:  # noqa: ANN401 - of any method
         """Call another method of this object by name; return its result, or its error as a `RemoteError`.
 
-        Methods that compute a phase run under this worker's memory guard, and end once the leading process releases
-        the worker.
+        Phases run under this worker's memory guard, and end once the leading process releases the worker.
         """
         try:
             if method not in _PHASES:
