@@ -218,7 +218,7 @@ def _panel_of(contents: RunContents, manifest: Manifest, config: Config) -> Pane
     trained_on = description.get("panel") if isinstance(description, dict) else None
     if trained_on != panel.fingerprint:
         raise InputError(
-            f"Run '{contents.name}' was trained on other data (hash {str(trained_on)[:12]}) than these (hash "
+            f"Run '{contents.name}' was trained on other data (hash {str(trained_on)[:12]}) than those here (hash "
             f"{panel.fingerprint[:12]}). Set the environment variable EIGEN_DATA to the path of its training data."
         )
     return panel

@@ -50,7 +50,7 @@ _ANOTHER_FOLDER = "give another folder with --out"
 
 
 class Trial(Record):
-    """The verdict on the champion of a small run that was trained on a synthetic market."""
+    """The verdict (`Verdict`) on the champion of a small run that was trained on a synthetic market."""
 
     edge: float | None
     """Information coefficient (mean correlation with returns) of the planted feature; None: the market is noise."""

@@ -110,7 +110,7 @@ class SharedTensor:
 
     Attributes:
         path: path of its file descriptor in /proc of the process that created it.
-        name: unique name, which `opened` checks: on another machine or in a container `path` is something else.
+        name: unique name, which `opened` checks: in another container or machine, `path` is something else.
     """
 
     path: str

@@ -93,7 +93,7 @@ class ControlGroup:
 
 
 def control_groups(root: Path = Path("/"), controller: Literal["memory", "cpu"] = "memory") -> Iterator[ControlGroup]:
-    """Yield the control groups that this process is in, of those with a controller: each innermost, then its parents.
+    """Yield the control groups of this process that have `controller`: each innermost one, then its parents.
 
     `root` is the root folder of the file system. A container may see its own group as the topmost: if the path in
     `/proc/self/cgroup` leads outside of the mounted folder, the group is that of this folder.

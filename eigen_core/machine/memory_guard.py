@@ -194,7 +194,7 @@ class MemoryGuard:
         release_free_memory()
 
     def check(self) -> None:
-        """Raise `MemoryGuardError` if memory has crossed the hard line; read it first if the last reading is old."""
+        """Raise `MemoryGuardError` if memory crossed the hard line; read it first if not read in `sample_seconds`."""
         if self._crossed is None and self._clock() - self._last_reading >= self._memory.sample_seconds:
             self.sample()
         if self._crossed is not None:
