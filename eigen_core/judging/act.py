@@ -274,7 +274,7 @@ def act(store: str, run: str, *, data: str | None = None, date: str | None = Non
     found = _orders(config, panel, weights, kept, path)
     reconciliation = reconcile(kept, found, panel)
     if today not in kept.days:
-        # Prices that the agent observed or traded stay as first seen.
+        # Prices that the agent observed or traded stay as the ledger first stored them.
         first = max(0, int(np.searchsorted(panel.dates, np.datetime64(kept.began))) - config.market.window + 1)
         prices = {**prices_of(panel, first), **kept.prices}
         kept = kept.model_copy(update={"days": {**kept.days, today: found.orders}, "prices": prices})
@@ -315,7 +315,7 @@ def _panel(run: Run, config: Config, contents: RunContents, manifest: Manifest, 
             f"`eigen verify {name}`."
         ) from error
     if training is None:
-        # Runs of earlier versions lack it: derive it from the prices that they were trained on.
+        # Runs of earlier versions stored no training days: derive these from the prices that they were trained on.
         training = TrainingDays.of(agents_on_market(run, run.config_to_resume(), CHAMPION)[2])
     return inference_panel(config, training, symbols, features, date)
 

@@ -498,7 +498,7 @@ class PortfolioBacktest(TaskBacktest[Values, WeightsAccounts]):
     ) -> dict[str, Any]:
         tradable = self._known(span).tradable[: len(span)].cpu()
         own = share_of_capital(self.config.account, len(decided))
-        # The same exposure in all assets; of a single asset, on all days.
+        # The market: equal weights of the same exposure each day; for a single asset, the mean exposure on all days.
         even = np.broadcast_to(decided.mean(axis=1, keepdims=True), decided.shape)
         matched = even if by_timing else equal_weights_like(torch.tensor(decided), tradable).numpy()
         market, year = self.accounts(matched, span, own).combined_curve().returns, self._year(span)

@@ -24,7 +24,7 @@ from eigen_core.machine.limits import HostLimit
 
 logger = logging.getLogger(__name__)
 
-# The last two come from CUDA's driver and libraries, which allocate memory without torch's allocator.
+# Messages of failed allocations; the last two are of CUDA's driver and libraries, which do not use torch's allocator.
 _SIGNS = (
     "can't allocate memory",
     "Cannot allocate memory",
@@ -154,7 +154,7 @@ def shared_zeros(shape: Sequence[int], dtype: torch.dtype) -> tuple[Tensor, Shar
     except BaseException:
         os.close(descriptor)
         raise
-    # Others open it as long as the tensor is there.
+    # Other processes can open it as long as the tensor exists.
     weakref.finalize(memory, os.close, descriptor)
     where = SharedTensor(f"/proc/{os.getpid()}/fd/{descriptor}", name, tuple(shape), dtype)
     tensor = torch.frombuffer(memory, dtype=dtype).reshape(*shape) if size else torch.zeros(*shape, dtype=dtype)

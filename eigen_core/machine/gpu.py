@@ -73,7 +73,7 @@ def _captured(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:  # noqa
         try:
             capture.__exit__(type(error), error, error.__traceback__)
         except RuntimeError as following:
-            # Raised, it would take the place of the error that says which operator failed.
+            # If it were raised, it would replace the error that says which operator failed.
             error.add_note(f"The end of the capture failed after it: {following}")
         raise
     capture.__exit__(None, None, None)

@@ -131,7 +131,7 @@ def _live_tensors() -> dict[int, Values]:
         interval = sys.getswitchinterval()
         sys.setswitchinterval(_ALONE_SECONDS)
         try:
-            # Threads that wait already do so by the old interval: after their turn they wait by the new one.
+            # Threads that already wait use the old interval; after their turn they use the new one.
             time.sleep(2.0 * interval)
             listed = [item for item in gc.get_objects() if issubclass(type(item), Tensor)]
         finally:

@@ -35,7 +35,7 @@ _MKL_BRANCHES = {
 }
 _MKL_STRICT = 0x10000
 _MKL_ALL = -1
-# Linked into torch, or in a separate library.
+# Names of the function that returns MKL's mode: where MKL is linked into torch, and in MKL's own library.
 _MKL_GETTERS = ("mkl_serv_cbwr_get", "MKL_CBWR_Get")
 
 _INTEL = "GenuineIntel"

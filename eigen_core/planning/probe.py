@@ -48,9 +48,9 @@ _TIMEOUT_SECONDS = 300.0
 Shape = tuple[int, int, int]
 """Numbers of days, columns (symbols) and tradable columns of a panel that is filled with random numbers."""
 
-# One to warm up, then equally many with and without an update of the actor, if every second step updates it.
+# Timed gradient steps: one to warm up, then one with and one without an actor update if every second step has one.
 _STEPS = 3
-# Shorter computations are repeated: the first time includes set-up.
+# Computations that take less are repeated, since the first time includes set-up.
 _SHORT_SECONDS = 2.0
 # If one generation's days are too few for a batch, up to this many generations are played.
 _MOST_GENERATIONS = 8

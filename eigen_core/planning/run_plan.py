@@ -340,7 +340,7 @@ def _left(limit: Limit, hard: float, taken: int, words: str) -> Limit:
 
 
 _MOST_PLANS = 8
-# A smaller saving is not worth a change.
+# A saving below this share of the peaks that do not fit is not worth a change.
 _LEAST_SHARE = 0.01
 _FEWEST_AGENTS = 4
 _FEWEST_COLUMNS = 8

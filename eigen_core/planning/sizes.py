@@ -146,7 +146,7 @@ def _column_bytes(column: Column) -> int:
     return column.dtype.itemsize * prod(column.shape)
 
 
-# Compressed size of the replay's columns as a share (zstd or gzip), measured on runs of preset quickstart.
+# Size of float32 and of other columns of the replay, compressed (zstd or gzip), as a share; from preset quickstart.
 _FLOATS_LEFT = 0.74
 _OTHERS_LEFT = 0.15
 

@@ -150,11 +150,11 @@ class WorkerExecutor:
     def _share_replay(self, workers: Sequence[Worker], replay: Replay) -> Mapping[str, SharedTransitions | None]:
         """Bring the copies of the replay up to date; return where each worker reads it (None: it has the copy)."""
         sharing: dict[str, Worker] = {}
-        # A worker that already shares it continues to.
+        # A worker that already shares a copy of the replay continues to.
         for worker in sorted(workers, key=lambda one: one.written is None):
             sharing.setdefault(worker.machine, worker)
         own = sharing.pop(OWN_MACHINE, None)
-        # Several may lack the same transitions.
+        # The copies on several machines may lack the same transitions.
         lacking = {before: SentTransitions.of(replay, before) for before in {one.written for one in sharing.values()}}
         sent = [(worker, "it was sent transitions", (lacking[worker.written],)) for worker in sharing.values()]
         shared = dict(zip(sharing, self._call("replay", "share_replay", sent) if sent else (), strict=True))
