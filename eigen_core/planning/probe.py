@@ -281,7 +281,7 @@ class _Piece:
         return seconds, self._excess_peak()
 
     def _moments_of_steps(self, steps: int) -> list[float]:
-        """Return the time before learning, and after each of at most `steps` steps."""
+        """Return the clock's times (seconds) before learning and after each of at most `steps` gradient steps."""
         state, moments = self._state, [self._now()]
 
         def stop() -> None:
