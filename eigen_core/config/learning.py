@@ -1,4 +1,4 @@
-"""Settings of networks, learners, replay, evaluation and evolution."""
+"""Sections of `Config`: networks, population, exploration, replay, learners, evaluation and evolution."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
@@ -23,11 +23,11 @@ Scales = Annotated[tuple[Count, ...], Field(min_length=1, max_length=1_000, fail
 
 
 class NetworkConfig(Section):
-    """The networks of an agent: encoder of each symbol, pooling over all symbols, heads of actor and critic."""
+    """The networks of an agent: an encoder of each symbol, pooling over all symbols, heads of actor and critic."""
 
     encoder: EncoderName = "filter_bank"
-    """`filter_bank`: a fixed bank of causal linear filters and a small MLP (fast); `tcn`: learned dilated causal
-    convolutions."""
+    """Encoder of a symbol's features on the last `market.window` days. `filter_bank`: a fixed bank of causal linear
+    filters and a small MLP (fast); `tcn`: learned dilated causal convolutions."""
     scales: Scales = (1, 5, 20, 60)
     """Lengths of the filter bank's moving averages (days); each at most `market.window`."""
     channels: Width = 32
@@ -35,13 +35,13 @@ class NetworkConfig(Section):
     embedding: Width = 16
     """Width of the encoder's output per symbol and day."""
     queries: Width = 4
-    """Learned queries that pool all symbols into the market context."""
+    """Learned attention queries; each pools the encoder's outputs for all symbols into a vector of the whole market."""
     head_width: Width = 32
-    """Width of the hidden layers of actor and critic."""
+    """Width of the hidden layers in the heads of actor and critic."""
     head_layers: Annotated[int, Field(ge=1, le=64)] = 2
     """Hidden layers of actor and critic for vector observations (`gym:...`)."""
     column_chunk: CountOrZero = 0
-    """Symbols that `tcn` encodes at a time; changes memory, speed and rounding. 0: as many as fit the CPU's cache."""
+    """Symbols that `tcn` encodes at a time; the number changes memory, speed and rounding. 0: Eigen chooses it."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Precision of matrix products with weights. `bfloat16` rounds factors, products and gradients of weights to 8 bits
     of precision; sums and all stored values stay in float32. For GPUs; a CPU takes longer."""
@@ -53,36 +53,36 @@ class PopulationConfig(Section):
     size: Annotated[int, Field(ge=2, le=4_096)] = 16
     """Agents in the population."""
     group_size: Annotated[int, Field(ge=0, le=4_096)] = 0
-    """Agents computed at a time; on a CPU this never changes a bit. 0: as many as fit a CPU's cache, at least two, or
-    keep each intermediate tensor on a GPU below a gigabyte."""
+    """Agents computed at a time; on a CPU the results have the same bits with any number. 0: on a CPU as many as fit
+    its cache, at least two when they learn; on a GPU as many as keep intermediate tensors below about a gigabyte."""
 
 
 class ExplorationConfig(Section):
     """Gaussian noise on the actions of training episodes."""
 
     scale: Fraction = 0.1
-    """Initial standard deviation, as a fraction of an action's range."""
+    """Initial standard deviation of the noise, as a fraction of an action's range."""
     decay: Annotated[float, Field(gt=0.0, le=1.0)] = 0.9999
-    """Factor on the scale for each step (in the market: day) of an agent's training episodes at their full length."""
+    """Factor on the noise per step (with prices: day) of an agent's training episodes, as if none ended early."""
     minimum: Fraction = 0.01
-    """The scale never falls below this."""
+    """Smallest standard deviation of the noise, as a fraction of an action's range."""
     random_steps: CountOrZero = 0
     """Until all agents together have recorded this many transitions, actions of training episodes are uniformly random,
-    and fitness is the validation fitness. Not with PPO."""
+    and an agent's fitness is its validation fitness. PPO requires 0."""
 
 
 class ReplayConfig(Section):
     """The replay buffer that all agents share."""
 
     capacity: Rows = 50_000
-    """Transitions kept; the oldest are overwritten."""
+    """Most transitions that the buffer keeps; new ones then overwrite the oldest."""
     minimum: Rows = 10_000
-    """Learning starts once this many transitions are stored."""
+    """Learning starts once the buffer has this many transitions."""
     actions: Literal["float32", "float16"] = "float32"
     """Type of stored actions in the tasks `market` and `portfolio`; `float16` rounds by less than 0.05 %."""
     settlement_days: bool = False
-    """Whether the task `market` also stores the days of settlement, on which agents decide nothing; if false, later
-    rewards are added to an episode's last decision."""
+    """Whether the task `market` also stores the settlement days (`trading.settlement_days`), on which agents decide
+    nothing; if false, the rewards of these days are added to that of the episode's last trading day."""
 
     ordered = (("replay.minimum", "replay.capacity", "learning would never start"),)
 
@@ -99,7 +99,7 @@ class LearnerConfig(Section):
     critic_learning_rate: NonNegative = 3e-4
     """Learning rate of the critic and the encoder; with `counterfactual` of all weights."""
     weight_decay: NonNegative = 1e-5
-    """Decoupled weight decay, multiplied by the learning rate."""
+    """Decoupled weight decay, as in AdamW: each step shrinks weights by this share times the learning rate."""
     gradient_clip: Positive = 1.0
     """Maximum norm of each agent's gradient, for actor and critic separately."""
 
@@ -113,7 +113,7 @@ class BatchLearnerConfig(LearnerConfig):
     """Settings of algorithms that learn from batches of transitions."""
 
     batch_size: Annotated[int, Field(ge=1, le=65_536)] = 64
-    """Transitions in a batch; in the market each of a different day, except with PPO."""
+    """Transitions in a batch; with prices each is of a different day, except with PPO."""
     reward_scale: Positive = 0.02
     """Rewards are multiplied by this before learning."""
     reward_clip: Positive | None = None
@@ -128,7 +128,8 @@ class BatchSamplingConfig(BatchLearnerConfig):
     accumulation_steps: Count = 1
     """Batches whose gradients are averaged for one optimizer step."""
     block_days: CountOrZero = 1_000
-    """Consecutive days that `tcn` encodes at once; a batch is from a random stretch of these. 0: all training days."""
+    """Consecutive training days, from a random one on, that `tcn` encodes for a batch, whose transitions are all of
+    these days. 0: all training days."""
 
 
 class ActorCriticConfig(BatchLearnerConfig):
@@ -146,7 +147,7 @@ class OffPolicyConfig(BatchSamplingConfig, ActorCriticConfig):
     n_step: Annotated[int, Field(ge=1, le=1_000)] = 1
     """Steps of the n-step return before it bootstraps from the critic; fewer at an episode's end."""
     tau: Annotated[float, Field(gt=0.0, le=1.0)] = 0.005
-    """Share of the weights that is mixed into the target networks at each optimizer step."""
+    """Share of the learned weights that is mixed into the target networks whenever these are updated."""
 
 
 class DdpgConfig(OffPolicyConfig):
@@ -154,9 +155,9 @@ class DdpgConfig(OffPolicyConfig):
 
     algorithm: Literal["ddpg"] = "ddpg"
     policy_delay: Count = 1
-    """Critic steps per update of actor and target networks, counted over generations. TD3's default is 2."""
+    """Critic steps per update of actor and target networks; generations do not restart the count. Default of TD3: 2."""
     twin_critics: bool = False
-    """Learn two critics and use the lower value, as TD3 and SAC always do."""
+    """Whether to learn two critics and use the lower of their values, as `td3` and `sac` always do."""
 
 
 class Td3Config(OffPolicyConfig):
@@ -164,7 +165,7 @@ class Td3Config(OffPolicyConfig):
 
     algorithm: Literal["td3"] = "td3"
     policy_delay: Count = 2
-    """Critic steps per update of actor and target networks, counted over generations."""
+    """Critic steps per update of actor and target networks; generations do not restart the count."""
     target_noise: Fraction = 0.1
     """Standard deviation of the noise on the target actor's actions, as a fraction of an action's range."""
     target_noise_clip: Fraction = 0.25
@@ -176,11 +177,11 @@ class SacConfig(OffPolicyConfig):
 
     algorithm: Literal["sac"] = "sac"
     initial_temperature: Positive = 1.0
-    """Initial weight of the entropy relative to scaled rewards."""
+    """Initial temperature: weight of the policy's entropy relative to scaled rewards."""
     temperature_learning_rate: NonNegative = 3e-4
     """Learning rate of the temperature's logarithm."""
     entropy_target: Annotated[float, Field(ge=-100.0, le=100.0)] = -1.0
-    """Target entropy of each value of an action, with its range scaled to [-1, 1] (nats)."""
+    """Entropy per value of an action, its range scaled to [-1, 1], towards which the temperature is learned (nats)."""
 
 
 class PpoConfig(ActorCriticConfig):
@@ -192,7 +193,7 @@ class PpoConfig(ActorCriticConfig):
     clip_range: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.2
     """Clip range of the ratio of new to old probabilities around 1."""
     value_clip: Positive | None = None
-    """Clip range of values around those before learning, in scaled rewards; empty: no clipping."""
+    """Clip range of the critic's values around those before the generation's learning (scaled rewards); empty: none."""
     gae_lambda: Fraction = 0.95
     """Lambda of generalised advantage estimation: decay of later temporal-difference errors."""
     entropy_coefficient: NonNegative = 0.0
@@ -200,10 +201,10 @@ class PpoConfig(ActorCriticConfig):
     initial_log_std: Annotated[float, Field(ge=-20.0, le=2.0)] = 0.0
     """Logarithm of the policy's standard deviation at the start, before actions are squashed to their range."""
     anneal: bool = False
-    """Learning rates fall linearly to zero over `generations`."""
+    """Whether learning rates fall linearly to zero over the run's `generations`."""
     kl_limit: Positive | None = None
-    """KL divergence from the policy that played, above which an agent learns no more in a generation (nats); empty:
-    none."""
+    """KL divergence from the policy that played the generation's episodes, above which an agent stops learning until
+    the next generation (nats). Empty: no limit."""
 
 
 class CounterfactualConfig(BatchSamplingConfig):
@@ -211,7 +212,7 @@ class CounterfactualConfig(BatchSamplingConfig):
 
     algorithm: Literal["counterfactual"] = "counterfactual"
     target_bins: Annotated[int, Field(ge=1, le=100)] = 4
-    """Sale targets that are learned, evenly spread from `trading.min_target` to `trading.max_target`."""
+    """Number of sale targets that are learned, evenly spread from `trading.min_target` to `trading.max_target`."""
 
 
 class DirectConfig(LearnerConfig):
@@ -223,7 +224,7 @@ class DirectConfig(LearnerConfig):
     gradient_steps: CountOrZero = 32
     """Optimizer steps per agent and generation; 0: evolution only."""
     stretch_days: Count = 400
-    """Consecutive training days of one gradient estimate; at most all training days (days)."""
+    """Consecutive training days on which one gradient is computed; all of them, if there are fewer (days)."""
     stretches: Count = 1
     """Stretches of days whose gradients are averaged for one optimizer step."""
     risk_aversion: NonNegative = 0.0
@@ -234,33 +235,33 @@ AnyLearnerConfig = DdpgConfig | Td3Config | SacConfig | PpoConfig | Counterfactu
 
 
 def batch_setting(learner: LearnerConfig, name: Literal["batch_size", "block_days"]) -> int:
-    """Return a setting of batches, or its default if the algorithm has no such setting."""
+    """Return setting `name` of a learner, or the default in `BatchSamplingConfig` if its algorithm does not have it."""
     value: int = getattr(learner, name, BatchSamplingConfig.model_fields[name].default)
     return value
 
 
 class EvaluationConfig(Section):
-    """Episodes of fitness, validation and holdout, and the champion's score."""
+    """Training, validation and holdout episodes, fitness, and the score that chooses the champion (best agent)."""
 
     slices: Count = 5
-    """Training episodes of each agent in a generation."""
+    """Training episodes that each agent plays in a generation, with exploration noise."""
     lowest: Count = 2
-    """Fitness is the mean of this many worst episodes; not with `fitness_slices`."""
+    """Fitness is the mean total reward of this many worst training episodes, if `fitness_slices` is 0."""
     fitness_slices: CountOrZero = 0
-    """Fitness is the mean of this many further training episodes without noise, evenly spread and the same for all
-    agents and generations; 0: the mean of the `lowest` episodes with noise."""
+    """Fitness is the mean total reward of this many further training episodes without noise, evenly spread over the
+    training days and the same for all agents and generations; 0: of the `lowest` training episodes, with noise."""
     shared_slices: bool = True
     """Whether all agents of a generation play the same training episodes."""
     validation_slices: Count = 3
     """Validation episodes of each agent, evenly spread and the same in every generation."""
     validation_lowest: Count = 2
-    """Validation fitness is the mean of this many worst validation episodes."""
+    """Validation fitness is the mean total reward of this many worst validation episodes."""
     champion_validation_share: Fraction = 1.0
     """Weight of the validation fitness in the champion's score; the rest is the weight of the fitness."""
     champion_standard_errors: NonNegative = 0.0
     """How many standard errors of the mean over episodes are subtracted from the score: a lower confidence bound."""
     holdout_slices: Count | None = None
-    """Holdout episodes of the champion and of each random agent; empty: as many as validation episodes."""
+    """Holdout episodes of the champion, and of each untrained agent to compare it with; empty: `validation_slices`."""
 
     ordered = (
         ("evaluation.lowest", "evaluation.slices", "there are not that many episodes"),
@@ -269,7 +270,7 @@ class EvaluationConfig(Section):
 
     @property
     def fixed_episodes(self) -> int:
-        """Episodes of fitness and validation, which are the same in every generation."""
+        """Number of an agent's fitness and validation episodes, which are the same in every generation."""
         return self.fitness_slices + self.validation_slices
 
     @property
@@ -287,45 +288,45 @@ class EvaluationConfig(Section):
 
 
 class EvolutionConfig(Section):
-    """The population method, applied at the end of a generation. Each method has its own settings, and these."""
+    """Settings common to all population methods, which make the next population at the end of each generation."""
 
     method: MethodName
-    """Population method. `genetic`: elites, crossover and mutation over agents that all learn; `cem`: actors drawn
-    from a distribution that the fittest update, some of which learn; `erl`: a genetic algorithm, and learning agents
-    that are copied into it; `pbt`: all agents learn, each with its own learning rates, discount, reward scale and
-    noise, and the weakest copy the fittest and perturb these."""
+    """Population method. `genetic`: elites, crossover and mutation over agents that all learn; `cem`: actors are drawn
+    from a distribution, some of them learn, and the fittest update it; `erl`: a genetic algorithm over some agents, and
+    others that learn and are copied over these; `pbt`: all agents learn, each with its own learning rates, discount,
+    reward scale and noise, and the weakest copy the fittest and perturb these settings."""
 
 
 class BreedingConfig(EvolutionConfig):
     """Settings of methods that breed elites, offspring and mutants."""
 
     elite_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
-    """Share of the population that survives unchanged; with `cem`, that updates the distribution."""
+    """Share of the population, the fittest, that survives unchanged; with `cem`, that updates the distribution."""
     offspring_share: Fraction = 0.375
     """Share of the population that is bred from two parents; the rest are mutants."""
     tournament_size: Count = 3
-    """Agents drawn for a parent's tournament; the fittest wins."""
+    """Agents drawn at random to choose one parent; the fittest of them becomes the parent."""
     blend_low: Fraction = 0.3
-    """Lower bound of the share of the first parent in a child's weights."""
+    """Lower bound of the first parent's share in a child's weights; it is drawn once per child, uniformly."""
     blend_high: Fraction = 0.7
-    """Upper bound of the first parent's share."""
+    """Upper bound of the first parent's share in a child's weights."""
     mutation_rate: Fraction = 0.1
-    """Share of a mutant's weights that change."""
+    """Share of its parent's weights that a mutant changes."""
     mutation_std: NonNegative = 0.01
-    """Standard deviation of a mutant's changes."""
+    """Standard deviation of the Gaussian noise that mutation adds to a weight."""
     plateau_generations: Count = 3
-    """Generations without progress after which mutation grows."""
+    """Generations without progress (a plateau) after which mutation grows, by `mutation_growth`."""
     plateau_improvement: NonNegative = 0.02
     """Relative improvement of the champion's score that counts as progress."""
     first_champion_plateau: bool = False
-    """Whether the champion of the first generation, before any learning, can cause a plateau; if false, the median
-    fitness decides while that agent is the champion. True in runs that are older than this setting."""
+    """Whether progress is always that of the champion's score. If false, it is that of the population's median fitness
+    while the champion is from generation 1, before any learning. True in runs that are older than this setting."""
     mutation_growth: Annotated[float, Field(ge=1.0, le=1e9)] = 1.5
-    """Factor on mutation rate and standard deviation on a plateau."""
+    """Factor on mutation rate and standard deviation at each plateau; progress resets both."""
     mutation_rate_limit: Fraction = 0.4
-    """Largest mutation rate on a plateau."""
+    """Largest mutation rate to which plateaus can raise it."""
     mutation_std_limit: NonNegative = 0.05
-    """Largest standard deviation of mutation on a plateau."""
+    """Largest standard deviation of mutation to which plateaus can raise it."""
     reinject_champion: bool = True
     """Whether the champion replaces the weakest elite, unless the champion is an elite itself."""
 
@@ -354,49 +355,49 @@ class GeneticConfig(BreedingConfig):
 
 
 class CemConfig(EvolutionConfig):
-    """Actors drawn from a distribution that the fittest update, some of which learn."""
+    """Cross-entropy method: actors are drawn from a distribution, some of them learn, and the fittest update it."""
 
     method: Literal["cem"] = "cem"
     elite_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
-    """Share of the population that updates the distribution."""
+    """Share of the population, the fittest agents, that updates the distribution."""
     learning_agents: CountOrZero | None = None
-    """Agents that learn by gradients; empty: with `cem` half of all but one, with `erl` one."""
+    """Number of agents that learn by gradients; empty: with `cem` half of all but one, with `erl` one."""
     distribution_variance: NonNegative = 1e-3
-    """Initial variance of each weight of an actor, and the initial noise that is added to the variance."""
+    """Initial variance of each weight of an actor, and initial value of the noise that each generation adds to it."""
     distribution_variance_limit: NonNegative = 1e-5
-    """Final noise that is added to the variance."""
+    """Final value of the noise that each generation adds to the variances."""
     distribution_variance_decay: Fraction = 0.95
-    """Factor on the difference between initial and final noise for each generation."""
+    """Factor per generation on the excess of that noise over its final value."""
 
 
 class ErlConfig(BreedingConfig):
-    """A genetic algorithm, and learning agents that are copied into it."""
+    """Evolutionary reinforcement learning: a genetic algorithm over some agents; others learn, and are copied there."""
 
     method: Literal["erl"] = "erl"
     learning_agents: CountOrZero | None = None
-    """Agents that learn by gradients; empty: one."""
+    """Number of agents that learn by gradients; empty: one."""
     sync_generations: Count = 10
-    """Generations between two copies: of a learning agent into the population (`erl`), or of the fittest agents over
-    the weakest (`pbt`)."""
+    """Generations between two copies: of the fittest learning agent over one that evolves (`erl`), or of the fittest
+    agents over the weakest (`pbt`)."""
 
 
 class PbtConfig(EvolutionConfig):
-    """All agents learn, with their own learning rates, discount, reward scale, noise; the weakest copy the fittest."""
+    """Population based training: agents learn, each with its own learning rates, discount, reward scale and noise."""
 
     method: Literal["pbt"] = "pbt"
     sync_generations: Count = 10
     """Generations between two copies of the fittest agents over the weakest."""
     exploit_share: Annotated[float, Field(gt=0.0, le=0.5)] = 0.2
-    """Share of the population that copies an equal share of the fittest."""
+    """Share of the population, its weakest agents, each of which copies one of as many fittest agents at random."""
     perturbation: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.2
-    """Copied learning rates, 1 - gamma, reward scale and noise are multiplied by 1 plus or minus this."""
+    """Learning rates, 1 - gamma, reward scale and noise of a copy are multiplied by 1 plus or minus this, at random."""
 
 
 AnyEvolutionConfig = GeneticConfig | CemConfig | ErlConfig | PbtConfig
 
 
 class Variants(NamedTuple):
-    """The models of a section: one for each value of the setting `key`, and one of the common settings."""
+    """The classes of a section: one for each value of its setting `key`, and `common`, their base class."""
 
     key: str
     common: type[Section]
@@ -404,11 +405,11 @@ class Variants(NamedTuple):
 
     @classmethod
     def of(cls, key: str, common: type[Section], union: Any) -> "Variants":  # noqa: ANN401 - a union of types
-        """Return the variants in a union of models, each under the name that is the default of its `key`."""
+        """Return the classes in a union of sections, each under the name that is the default of its setting `key`."""
         return cls(key, common, {kind.model_fields[key].default: kind for kind in get_args(union)})
 
     def model_for(self, values: Mapping[str, Any]) -> type[Section] | None:
-        """Return the model that a section's values choose; None if `key` is missing or unknown."""
+        """Return the class that the values of a section choose; None if they lack `key` or no class has its value."""
         name = values.get(self.key)
         return self.models.get(name) if isinstance(name, str) else None
 
@@ -417,6 +418,6 @@ VARIANTS: Mapping[str, Variants] = {
     "learner": Variants.of("algorithm", LearnerConfig, AnyLearnerConfig),
     "evolution": Variants.of("method", EvolutionConfig, AnyEvolutionConfig),
 }
-"""Sections with a model for each algorithm or method, by section name."""
+"""Sections with a class for each algorithm or method, by the name of the section."""
 LEARNER_CONFIGS = VARIANTS["learner"].models
-"""The settings of each algorithm, by its name."""
+"""The class of each learning algorithm's settings, by the name of the algorithm."""
