@@ -15,7 +15,7 @@ Heading = Text | None
 
 
 class ColumnsConfig(Section):
-    """Headings of a price file's columns, if they differ from the long layout and from known vendors."""
+    """Headings of a price file's columns, if they differ from the defaults below and from known vendors' files."""
 
     date: Heading = None
     """Heading of the column of dates or timestamps; empty: `date`, `datetime`, `timestamp` or `trade date`."""
@@ -45,12 +45,12 @@ class MarketConfig(Section):
     bundled bars of five US stocks, 2000-2013. Empty: the bundled 20 S&P 500 stocks, 1990-2022."""
     layout: Literal["long", "wide"] = "long"
     """`long`: one row a symbol and day. `wide`: one row a day, and each column but the date has the closes of one
-    symbol, unless the headings are those of the long layout or of a known vendor."""
+    symbol; files with the headings of the long layout or of a known vendor are read as long nevertheless."""
     symbols: Annotated[tuple[Text, ...], Field(max_length=100_000, fail_fast=True, strict=False)] = ()
-    """Symbols to read, in addition to `market.context`; empty: all."""
+    """Tradable symbols to read, in addition to those of `market.context`; empty: all that the data have."""
     symbol_from: Text | None = None
-    """Pattern of file names with the symbol, such as `{symbol}-1d-{part}.csv`; a part begins with a digit. Empty: the
-    name of a file without a symbol column is the symbol."""
+    """Pattern by which file names contain the symbol, such as `{symbol}-1d-{part}.csv`; `{part}` stands for text that
+    begins with a digit, such as a month. Empty: the name of a file without a symbol column is the symbol."""
     date_format: Text | None = None
     """Format of dates: directives of strftime such as `%d.%m.%Y`, or `s`, `ms`, `us`, `ns` for a count since 1970.
     Empty: `2024-12-31`, with or without a time of day and a time zone, `20241231`, or a count of milliseconds,
@@ -59,46 +59,47 @@ class MarketConfig(Section):
     """Decimal mark of numbers; the other mark may separate thousands. Empty: a point, or a comma if the numbers in the
     file show it."""
     suspicious: Literal["refuse", "drop", "keep"] = "refuse"
-    """Whether to refuse, drop or keep rows whose prices are probably wrong: a factor of three and back, a jump like a
-    split or by a factor of five, a close of zero or below, a day twice, a loss of 99 % on the last day."""
+    """Whether to end with an error (`refuse`), drop rows or keep them, if prices are probably wrong: a factor of three
+    and back, a jump like a split or by a factor of five, a close of zero or below, a symbol's day twice with different
+    prices, a loss of 99 % on the last day."""
     context: Annotated[tuple[Text, ...], Field(max_length=100_000, fail_fast=True, strict=False)] = ()
     """Symbols that agents observe but cannot trade (an index, a rate)."""
     features: Literal["returns", "classic", "columns"] = "returns"
     """Feature set: `returns` does not depend on the price level; `classic` is the nine features of the system that
-    Eigen replaces; `columns` is only the numeric columns that the data has besides prices."""
+    Eigen replaces; `columns` is only the numeric columns that the files have besides prices and volume."""
     own_features: Annotated[tuple[Text, ...], Field(max_length=1_000, fail_fast=True, strict=False)] = ()
-    """Further features: `columns`, and names of functions registered as entry points of `eigen.features`."""
+    """Further features: `columns` (as above), and names of functions registered as entry points of `eigen.features`."""
     look_ahead: Literal["refuse", "allow"] = "refuse"
-    """Whether to refuse or allow feature functions whose values change with later days."""
+    """Whether to refuse or allow feature functions whose values on a day change when prices of later days do."""
     intraday: Literal["refuse", "aggregate"] = "refuse"
     """Whether to refuse intraday bars, or aggregate them to days from midnight to midnight in the exchange's time zone
     (first open, highest high, lowest low, last close, summed volume)."""
     time_zone: Text | None = None
-    """The exchange's time zone, such as `America/New_York`, for timestamps that have a time zone. Empty: days are those
-    of the timestamps' own clock; timestamps in UTC must then be at midnight."""
+    """The exchange's time zone, such as `America/New_York`, in which the day of a timestamp with a time zone is taken.
+    Empty: it is the date that the timestamp shows; timestamps in UTC must then be at midnight."""
     window: Annotated[int, Field(ge=1, le=5_000)] = 64
     """Days that an agent observes, today included (days)."""
     validation_days: Count = 252
-    """Days on which the champion is chosen (days)."""
+    """Days after the training days; episodes on them choose the champion, the best agent (days)."""
     holdout_days: CountOrZero = 251
     """Last days of the data, on which the champion is judged once, after training (days)."""
     purge_days: CountOrZero = 0
-    """Days left out between training and validation, and between validation and a holdout (days)."""
+    """Days left out between training and validation, and as many between validation and any holdout (days)."""
     first_date: Date | None = None
-    """First date of the prices that are used. Empty: all earlier dates, too."""
+    """First date of the prices that are used. Empty: the first date of the data."""
     last_date: Date | None = None
-    """Last date of the prices that are used. Empty: all later dates, too."""
+    """Last date of the prices that are used. Empty: the last date of the data."""
     columns: ColumnsConfig = ColumnsConfig()
-    """Headings of the columns, if they differ from the long layout and from known vendors."""
+    """Headings of a file's columns, if they differ from the defaults and from known vendors' files."""
 
     @property
     def uses_columns(self) -> bool:
-        """Whether numeric columns of the data, besides prices, are features."""
+        """Whether the numeric columns that the files have besides prices and volume are features."""
         return "columns" in (self.features, *self.own_features)
 
     @property
     def days_after_training(self) -> int:
-        """Days of validation and holdout, and the purged days before each of them."""
+        """Number of days of validation and holdout, and of the purged days before each of these."""
         purged = self.purge_days * (2 if self.holdout_days else 1)
         return self.validation_days + self.holdout_days + purged
 
@@ -123,7 +124,7 @@ class MarketConfig(Section):
 
 
 class TradingConfig(Section):
-    """Rules of an episode and its reward."""
+    """Rules of trading and of its reward, in episodes of the task `market`; `portfolio` uses some of them."""
 
     trading_days: Count = 125
     """Days of an episode on which positions may be opened (days)."""
@@ -141,32 +142,32 @@ class TradingConfig(Section):
     max_coefficient: Positive | None = 3.0
     """Bound of the coefficient, which is the size of a position; empty: unbounded (the classic rule)."""
     min_target: Positive = 0.10
-    """Smallest sale target: gain at which a position is sold, as a fraction of the fill price."""
+    """Smallest sale target: gain at which a position is sold, as a fraction of its purchase price."""
     max_target: Positive = 0.50
-    """Largest sale target, as a fraction of the fill price."""
+    """Largest sale target, as a fraction of the purchase price."""
     fill: Literal["next_open", "next_close", "same_close"] = "next_open"
     """Fill price of an order: the next day's open (its close if there is no open), the next day's close, or the close
     of the decision's day (the classic rule, which no real order can reach). If the symbol does not trade, a purchase
     lapses, and a sale waits for the symbol's next fill."""
     delisting_days: Count = 60
-    """A symbol counts as delisted after this many sessions of its market without a price (days)."""
+    """A symbol counts as delisted after this many days without a price on which its market is open (days)."""
     delisting_loss: Fraction | None = 0.3
-    """Loss on a position in a delisted symbol, as a fraction of its last close. Empty: no symbol may miss a day after
-    its first; older runs, which could sell positions without a price, keep this empty."""
+    """Loss on a position in a delisted symbol, as a fraction of its last close. Empty: a symbol that has no price on a
+    day after its first is an error; older runs, which could sell positions without a price, keep this empty."""
     credit: Literal["decision", "realized", "marked"] = "decision"
-    """Day of a trade's reward: day of the decision, day of the sale (the classic rule), or every day, by marking the
-    position to market."""
+    """Day of a trade's reward. `decision`: day of the decision to buy; `realized`: day of the sale (the classic rule);
+    `marked`: every day, by marking the position to market."""
     bookkeeping: Literal["exact", "classic"] = "exact"
     """`exact`: agents choose among assets with a price, a sale waits for a price, a gain of zero is no win, a day that
     ends without a position is idle. `classic`, as in the system that Eigen replaces: choosing an asset without a price
     buys nothing, a position closes at its entry price on the first day without any price or on its last day without a
     close, a gain of zero is a win, a day on which a position closes is not idle."""
     cost_bps: NonNegative = 5.0
-    """Transaction cost of each side of a trade (basis points of its value)."""
+    """Transaction cost of a purchase and of a sale, each (basis points of its value)."""
     slippage_bps: NonNegative = 2.0
-    """Slippage of market orders: the entry and a sale at the close, not a sale at the target (basis points)."""
+    """Slippage of market orders: a purchase and a sale at the close, but not a sale at the target (basis points)."""
     loss_multiplier: Positive = 10.0
-    """Factor on losses in the reward."""
+    """Factor by which a loss counts more in the reward than a gain of the same size."""
     idle_penalty: NonNegative = 0.0
     """Penalty for each day that ends without a position (reward)."""
     no_trade_penalty: NonNegative = 100.0
@@ -209,13 +210,13 @@ class EnvironmentConfig(Section):
     """Settings of Gymnasium environments, the tasks `gym:...`."""
 
     episode_steps: Count | None = None
-    """Step limit of an episode; empty: the limit of the environment's registration."""
+    """Step limit of an episode; empty: the limit that the environment is registered with in Gymnasium."""
     normalise_observations: bool = False
     """Whether to normalise observations by the mean and variance of all training observations of the population, which
     are updated once a generation; the first generation plays without normalisation."""
     normalise_rewards: bool = False
-    """Whether to divide rewards by the standard deviation of all discounted returns before `learner.reward_scale`
-    multiplies them; updated once a generation."""
+    """Whether to divide rewards by the standard deviation of all discounted returns, which is updated once a
+    generation, before `learner.reward_scale` multiplies them."""
 
 
 _FOLDER = Path(__file__).parents[1] / "market" / "data"
@@ -225,7 +226,7 @@ BUNDLED = {"us5": _FOLDER / "us5_ohlcv_2000_2013_long.csv.gz"}
 
 
 def path_of_data(data: str | None) -> Path:
-    """Return the path of `config.market.data`; None: the bundled 20 stocks of the S&P 500."""
+    """Return the path of `market.data` (None: the bundled S&P 500 stocks); `InputError` if it is blank or ambiguous."""
     if data is None:
         return _DEFAULT
     if not data.strip():
@@ -235,16 +236,16 @@ def path_of_data(data: str | None) -> Path:
     if os.path.lexists(data):
         raise InputError(
             f"market.data '{data}' can be read in two ways: the bundled prices, or {Path.cwd() / data}: write "
-            f"./{data} for the latter, or rename that to use the bundled prices."
+            f"./{data} to read the file or folder, or rename it to read the bundled prices."
         )
     return BUNDLED[data]
 
 
 def absolute_data(data: str) -> str:
-    """Return `data` as an absolute path; unchanged if it names bundled prices or is a URL (which is refused later)."""
+    """Return `market.data` as an absolute path; names of bundled prices, and URLs (refused later), are unchanged."""
     return data if data in BUNDLED or "://" in data else str(Path(os.path.expanduser(data)).absolute())
 
 
 def own_path(data: str | None) -> str | None:
-    """Return `market.data` if it is a path; None for bundled prices."""
+    """Return `market.data` if it is a path; None if it is None or a name of bundled prices."""
     return None if data in BUNDLED else data
