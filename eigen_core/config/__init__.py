@@ -1,4 +1,4 @@
-"""One validated model of all settings of a run, and the presets that fill it."""
+"""`Config`, a validated pydantic model of all settings of a run, and the presets that give its values."""
 
 from eigen_core.config.learning import (
     LEARNER_CONFIGS,
