@@ -35,9 +35,10 @@ class Setting:
     """Accepted values and meaning of one setting.
 
     Attributes:
+        optional: whether the setting accepts null.
         kind: integer, number, boolean, string, date, integers or strings (the last two are lists).
-        word: a word that it accepts besides values of its kind, such as auto; empty if none.
-        bounds: accepted values in words; empty if it accepts any value of its kind.
+        word: a word that the setting accepts besides values of its kind, such as auto; empty if none.
+        bounds: accepted values in words; empty if the setting accepts any value of its kind.
         variants: values of `learner.algorithm` or `evolution.method` that have the setting; empty: all.
     """
 
@@ -69,7 +70,7 @@ class ExplainedSetting:
 
 
 def explain(config: Config) -> list[ExplainedSetting]:
-    """Return all settings of `config`, each with its value and that value's source, in the order of `Config`."""
+    """Return all settings of `config`; source: `given` if the value is not the preset's, else `preset` or `default`."""
     values = flatten(config.model_dump(mode="json"))
     chosen = {f"{section}.{one.key}": values[f"{section}.{one.key}"] for section, one in VARIANTS.items()}
     of_preset = flatten(with_variants_of(config).model_dump(mode="json"))
@@ -88,7 +89,7 @@ def explain(config: Config) -> list[ExplainedSetting]:
 
 
 def with_variants_of(config: Config) -> Config:
-    """Return the configuration's preset, with the algorithm and method of the configuration."""
+    """Return the preset of `config` with the learning algorithm and population method of `config`."""
     chosen = {section: {one.key: getattr(getattr(config, section), one.key)} for section, one in VARIANTS.items()}
     return Config.model_validate({"preset": config.preset, **chosen})
 
@@ -105,10 +106,9 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 @cache
 def settings(*chosen: str) -> Mapping[str, Setting]:
-    """Return all settings by dotted key, in the model's order.
+    """Return settings by dotted key, in the order of `Config`; with an algorithm and a method as `chosen`, only theirs.
 
-    `chosen` may name an algorithm and a method: settings of others are then missing. Otherwise, if models have
-    different defaults for a setting, the first model's counts.
+    Otherwise default and meaning of a setting that several algorithms or methods have are those of the first.
     """
     found: dict[str, Setting] = {}
     for setting in _settings_of(Config, "", chosen):
