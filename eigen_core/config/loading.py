@@ -21,13 +21,13 @@ _BRACKETS_AND_QUOTES = frozenset("[]{}\"'")
 def load_config(
     preset: str | None = None, assignments: Iterable[str] = (), environ: Mapping[str, str] | None = None
 ) -> Config:
-    """Return the configuration of `preset` with `assignments`.
+    """Return the configuration of `preset`, changed by `assignments`.
 
     Args:
-        preset: one of `PRESET_NAMES`; None: the default preset.
+        preset: one of `PRESET_NAMES`; None: the one that `assignments` set, or the default preset.
         assignments: settings as `key=value`, for example `learner.batch_size=64`; numbers, truth values and lists of
             numbers are JSON.
-        environ: environment variables, which give this machine's settings that no assignment sets.
+        environ: environment variables, from which `MACHINE_SETTINGS` that no assignment sets are read; None: none.
 
     Raises:
         InputError: an assignment, an environment variable or the resulting configuration is invalid.
@@ -43,7 +43,7 @@ def load_config(
 
 
 def config_from_values(values: Mapping[str, Any]) -> Config:
-    """Return the configuration of nested `values`; raise `InputError` for an unknown key or an invalid value."""
+    """Return the configuration with nested settings `values`; `InputError` for an unknown key or an invalid value."""
     try:
         return Config.model_validate(values)
     except ValidationError as error:
@@ -74,10 +74,10 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
 
 
 def values_of_environment(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return this machine's settings from environment variables, nested; raise `InputError` for invalid values.
+    """Return `MACHINE_SETTINGS` from environment variables, as nested dictionaries; `InputError` for invalid values.
 
-    The store is left out (see `store_from_environment`), and so is `MLFLOW_TRACKING_URI`, which MLflow reads itself and
-    which may contain a password.
+    `EIGEN_STORE` is left out (see `store_from_environment`), and so is `MLFLOW_TRACKING_URI`, which MLflow reads itself
+    and which may contain a password.
     """
     values: dict[str, Any] = {}
     for key, setting in MACHINE_SETTINGS.items():
@@ -94,7 +94,7 @@ def values_of_environment(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def differing_keys(one: Config, other: Config) -> tuple[str, ...]:
-    """Return the dotted keys of settings that both have with different values, in the model's order."""
+    """Return the dotted keys of settings that both configurations have, with different values, in `Config`'s order."""
     left, right = flatten(one.model_dump(mode="json")), flatten(other.model_dump(mode="json"))
     return tuple(key for key in settings() if key in left and key in right and left[key] != right[key])
 
@@ -137,7 +137,7 @@ def _parse_value(setting: Setting, text: str) -> object:
 
 
 def _names(text: str) -> list[str] | str:
-    """Return the names in a list, with or without brackets and quotes; the text itself if it is no such list."""
+    """Return the names in a text like `a, b` or `["a", "b"]`; the text itself if it is not a list of names."""
     inner = text[1:-1] if text.startswith("[") and text.endswith("]") else text
     names = [_unquoted(name.strip()) for name in inner.split(",")] if inner.strip() else []
     return names if all(name and not _BRACKETS_AND_QUOTES & set(name) for name in names) else text
@@ -169,7 +169,7 @@ def _key(location: tuple[int | str, ...]) -> str:
 
 
 def _variant_at(location: tuple[int | str, ...]) -> str:
-    """Return the algorithm or method that pydantic's location of an error names after its section, or empty."""
+    """Return the algorithm or method that pydantic's location of an error names after the section; empty if none."""
     section, variant, *_ = *location, "", ""
     return str(variant) if section in VARIANTS and variant in VARIANTS[str(section)].models else ""
 
