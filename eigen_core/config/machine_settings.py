@@ -21,9 +21,9 @@ class MachineSetting:
     """A setting that only the command line or environment variables of this machine can set.
 
     Attributes:
-        variable: environment variable that sets it for all runs of this machine.
-        reason: why a store must not choose it, as a clause.
-        secret: environment variables for its password; these are never stored.
+        variable: environment variable that sets it for all runs that this machine starts.
+        reason: why a store must not choose it, as a clause for messages.
+        secret: environment variables that take a password for it, in words for messages; empty if it needs none.
     """
 
     variable: str
@@ -68,7 +68,7 @@ TASK_VARIABLE = "EIGEN_TASK"
 
 
 def secrets_in(values: Mapping[str, Any], levels: int = _LEVELS) -> Iterator[str]:
-    """Yield a sentence for each nested value that contains a password; `levels` bounds the depth of the search."""
+    """Yield a sentence for each value with a user or a password; deeper than `levels` dictionaries none is searched."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             if levels:
@@ -87,29 +87,29 @@ def secrets_in(values: Mapping[str, Any], levels: int = _LEVELS) -> Iterator[str
 
 
 def names_module(task: object) -> bool:
-    """Whether a task, `gym:module:Class` or `gym:module:Name-v0`, imports a module."""
+    """Whether a task names a module to import, as `gym:module:Class` and `gym:module:Name-v0` do."""
     return isinstance(task, str) and ":" in task.partition(":")[2]
 
 
 def belongs_to_run(key: str) -> bool:
-    """Whether a store may give a setting; new settings outside of the run's sections must be added above."""
+    """Whether a store may give the setting `key`; `_RUN_SECTIONS` and `_RUN_SETTINGS` list what it may give."""
     section, _, name = key.rpartition(".")
     return name in _RUN_SETTINGS.get(section, "").split() or key.partition(".")[0] in _RUN_SECTIONS.split()
 
 
 def run_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the nested values of the settings that a store may give."""
+    """Return those of the nested `values` that a store may give (`belongs_to_run`)."""
     return values_where(values, belongs_to_run)
 
 
 def machine_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the nested values of this machine's settings, and the task if it imports a module."""
+    """Return those of the nested `values` in `MACHINE_SETTINGS`, and the task if it names a module to import."""
     own = values_where(values, lambda key: key in MACHINE_SETTINGS)
     return {"task": values["task"], **own} if names_module(values.get("task")) else own
 
 
 def values_where(values: Mapping[str, Any], belongs: Callable[[str], bool]) -> dict[str, Any]:
-    """Return the nested values of the settings for whose dotted keys `belongs` is true."""
+    """Return those of the nested `values` for whose dotted keys `belongs` is true."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping) and name not in MACHINE_SETTINGS:
