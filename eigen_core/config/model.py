@@ -51,7 +51,7 @@ class AccountConfig(Section):
     """Size of a new position, costs included; at most the cash at its fill. `equal`: the share 1 /
     (`trading.holding_days` x `trading.purchases_per_day`) of the equity at the close of the decision's day, so that
     the sum of all positions stays within the equity; `coefficient`: this times coefficient /
-    `trading.max_coefficient`, if there is a maximum; `fixed`: `account.fixed_amount`."""
+    `trading.max_coefficient`, or just this if that is empty; `fixed`: `account.fixed_amount`."""
     fixed_amount: Positive = 5_000.0
     """Size of a new position with `fixed` sizing (money)."""
     shares: Literal["fractional", "whole"] = "fractional"
@@ -59,7 +59,7 @@ class AccountConfig(Section):
     interest: Rate = 0.0
     """Yearly interest on cash (a fraction), accrued by calendar time."""
     periods_per_year: Count | None = None
-    """Trading days a year for annualised metrics. Empty: as many as the data have."""
+    """Trading days a year for annualised metrics. Empty: as many as the data have in a year on average."""
     risk_free: Rate = 0.0
     """Yearly risk-free return (a fraction), by calendar time; the Sharpe ratio uses returns in excess of it."""
 
@@ -75,8 +75,8 @@ class PortfolioConfig(Section):
     """Bound of an asset's score; the score of cash is 0. With long positions only, the ratio of two weights is the
     exponential of the difference of their scores."""
     initial_speed: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5
-    """Speed of an untrained agent: the share of the way to a new score that the portfolio moves in a day. A low speed
-    keeps turnover low before agents have learned."""
+    """Speed of an untrained agent: the share of the way to the score that it wants for an asset, by which the asset's
+    score moves in a day. A low speed keeps turnover low before agents have learned."""
 
 
 class CheckpointConfig(Section):
@@ -85,13 +85,13 @@ class CheckpointConfig(Section):
     store: Text = "runs"
     """Store of runs: a folder, or a URL such as gs://bucket/prefix."""
     keep_last: Count = 3
-    """Newest generations whose checkpoints are kept."""
+    """Number of newest generations whose checkpoints are kept."""
     keep_every: CountOrZero = 5
-    """Checkpoints of generations that are a multiple of this are kept permanently; 0: none."""
+    """Checkpoints of generations whose number is a multiple of this are kept permanently; 0: none."""
     local: Text = "runs"
     """Folder on this machine for generations that are being uploaded to a remote store."""
     keep_local: Count = 2
-    """Newest generations that also stay on this machine if the store is remote."""
+    """Number of newest generations that also stay on this machine if the store is remote."""
     queue_generations: Count = 8
     """Generations that may wait for upload; training pauses before there are more."""
     queue_mb: Positive = 8_192.0
@@ -105,14 +105,14 @@ class CheckpointConfig(Section):
 
 
 class MemoryConfig(Section):
-    """Memory limits of a run, and when the memory guard stops it."""
+    """Memory limits of a run, and when the memory guard, which measures its memory all the time, warns and stops it."""
 
     limit_gb: Annotated[float, Field(gt=0.0, le=1e6)] | None = None
-    """Memory limit of the run on the host, in addition to the machine's limits (GB); empty: no further limit."""
+    """Limit of the run's main memory, in addition to the machine's limits (GB); empty: no further limit."""
     soft: Annotated[float, Field(gt=0, lt=1)] = 0.85
-    """Share of the limit at which the guard frees caches and warns."""
+    """Share of a limit at which the memory guard frees caches and warns."""
     hard: Annotated[float, Field(gt=0, lt=1)] = 0.93
-    """Share of the limit at which the guard aborts the current phase; the last checkpoint stays valid."""
+    """Share of a limit at which the memory guard ends the run with an error; the last checkpoint stays valid."""
     sample_seconds: Annotated[float, Field(ge=0.001, le=60)] = 0.2
     """Interval of memory measurements (seconds)."""
 
@@ -159,10 +159,10 @@ def _overrides(name: str) -> dict[str, Any]:
 
 
 def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `base` updated by `override`, section by section.
+    """Return the nested settings `base`, updated by those of `override` section by section.
 
     If `override` changes `learner.algorithm` or `evolution.method`, settings of `base` that the new algorithm or
-    method lacks are dropped.
+    method does not have are dropped.
     """
     merged = dict(base)
     for key, value in override.items():
@@ -202,8 +202,8 @@ class Config(Section):
     threads: Annotated[int, Field(ge=0, le=1_024)] = 0
     """CPU threads of torch; 0: all cores of this process or one, whichever computes the first gradient steps faster."""
     workers: Annotated[int, Field(ge=0, le=1_024)] | Literal["auto"] = 0
-    """Worker processes on this machine that compute the agents, one thread each; 0: none; `auto`: one per CPU core, at
-    most one per agent; with several GPUs one per GPU, with one GPU none."""
+    """Worker processes on this machine that compute the agents, one thread each; 0: the run's own process computes
+    them; `auto`: one per CPU core, at most one per agent; with several GPUs one per GPU, with one GPU none."""
     scheduler: Text | None = None
     """Address of a Dask scheduler whose workers compute the agents, for example `tcp://host:8786`. Empty: none."""
     instructions: Instructions = "auto"
@@ -294,16 +294,16 @@ class Config(Section):
 
     @property
     def has_holdout(self) -> bool:
-        """Whether the champion is evaluated on holdout episodes at the end."""
+        """Whether the champion plays holdout episodes at the end of the run; with prices if there are holdout days."""
         return not has_prices(self.task) or self.market.holdout_days > 0
 
     @property
     def required_days(self) -> int:
-        """Fewest days of a panel: a window, one training episode, validation, holdout and purged days."""
+        """Fewest days that the prices need: a window, a training episode, validation, holdout and purged days."""
         return self.market.window + self.trading.episode_days + self.market.days_after_training
 
     def require_days(self, days: int) -> None:
-        """Raise `InputError` if a panel of `days` days is too short for this configuration."""
+        """Raise `InputError` if prices of `days` days are fewer than `required_days`."""
         if days < self.required_days:
             market = self.market
             purged = f", and {market.purge_days} purged before each" if market.purge_days else ""
