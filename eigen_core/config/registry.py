@@ -43,7 +43,7 @@ _STRICT = ConfigDict(strict=True)
 class Section(BaseModel):
     """A frozen section of the configuration that rejects unknown keys and values of the wrong type.
 
-    `ordered` lists pairs of its settings of which the first must not exceed the second, with the reason or advice.
+    `ordered` lists two dotted keys, of which the first must not exceed the second, and the end of the error message.
     """
 
     model_config = ConfigDict(
@@ -69,7 +69,7 @@ BACKTESTS: Mapping[str, str] = {
     "market": "eigen_core.judging.backtest:MarketBacktest",
     "portfolio": "eigen_core.judging.backtest:PortfolioBacktest",
 }
-"""Backtests of the tasks that have prices."""
+"""Class of the backtest of each task that has prices."""
 LEARNERS: Mapping[str, str] = {
     "ddpg": "eigen_core.learning.ddpg:DdpgLearner",
     "td3": "eigen_core.learning.ddpg:Td3Learner",
@@ -92,7 +92,7 @@ TRACKERS: Mapping[str, str] = {
     "tensorboard": "eigen_core.reporting.trackers:TensorBoardTracker",
     "mlflow": "eigen_core.reporting.trackers:MlflowTracker",
 }
-"""Each tracker needs the package, and the extra, of the same name."""
+"""Class of each experiment tracker; it needs the package of the same name, which the extra of that name installs."""
 
 
 def _task_exists(name: str) -> str:
@@ -118,7 +118,7 @@ else:
 
 
 def task_choice(task: str) -> str:
-    """Return the key of `TASKS` at the beginning of a task's name."""
+    """Return the key of `TASKS` that a task's name begins with: `gym` for `gym:CartPole-v1`."""
     return task.partition(":")[0]
 
 
@@ -128,14 +128,14 @@ def has_prices(task: str) -> bool:
 
 
 def load_class(choices: Mapping[str, str], name: str) -> object:
-    """Import and return the class of `name`; only now, since its module may import torch."""
+    """Import and return the class of `name` in a table of this module; only when called: it may import torch."""
     module, _, found = choices[name].partition(":")
     value: object = getattr(import_module(module), found)
     return value
 
 
 def tracker_class(name: str) -> Any:  # noqa: ANN401 - a `Tracker`, which is above this package
-    """Return the class of a tracker; raise `InputError` if the package that it needs is not installed."""
+    """Return the class of a tracker in `TRACKERS`; raise `InputError` if the package that it needs is missing."""
     try:
         import_module(name)
     except ModuleNotFoundError as error:
