@@ -1,4 +1,4 @@
-"""Stored configurations: their format version, and the migrations from earlier versions."""
+"""Stored configurations: their format version, and migrations of those that earlier versions of Eigen stored."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -22,7 +22,7 @@ Migration = Callable[[dict[str, Any]], None]
 
 
 def _with_missing(defaults: Mapping[str, object]) -> Migration:
-    """Return a migration that sets missing settings to the values by which earlier versions behaved."""
+    """Return a migration that sets missing settings (dotted keys) to values that keep the earlier behaviour."""
 
     def migrate(values: dict[str, Any]) -> None:
         for key, value in defaults.items():
@@ -44,7 +44,7 @@ def _without(*keys: str) -> Migration:
 
 
 def _own_prices_of_version_7(values: dict[str, Any]) -> None:
-    """Detect by headings the layout of prices that are not bundled, and keep suspicious rows, as version 7 did."""
+    """Let headings determine the layout of prices that are not bundled, and keep suspicious rows, as version 7 did."""
     section, _ = _section_of(values, "market.data")
     data = section.get("data")
     if isinstance(data, str) and own_path(data) is not None:
@@ -53,14 +53,14 @@ def _own_prices_of_version_7(values: dict[str, Any]) -> None:
 
 
 def _portfolio_costs_of_version_8(values: dict[str, Any]) -> None:
-    """Require that every symbol trades: earlier versions charged unfilled positions a part of the others' costs."""
+    """Require a price of every symbol: versions up to 8 charged positions without one a part of the others' costs."""
     if values.get("task") == "portfolio":
         section, name = _section_of(values, "trading.delisting_loss")
         section[name] = None
 
 
 def _flat_learner_of_version_10(values: dict[str, Any]) -> None:
-    """Drop settings of other algorithms: versions up to 10 stored those of all."""
+    """Drop settings that the run's algorithm does not have: versions up to 10 stored those of all algorithms."""
     learner, _ = _section_of(values, "learner.algorithm")
     if learner.get("algorithm") == "ppo" and learner.get("gradient_steps") == 0:
         learner["epochs"] = 0
@@ -70,7 +70,7 @@ def _flat_learner_of_version_10(values: dict[str, Any]) -> None:
 
 
 def _flat_evolution_of_version_12(values: dict[str, Any]) -> None:
-    """Drop settings of other methods, which versions up to 12 stored; only `genetic` still has `enabled`."""
+    """Drop settings that the run's method does not have; with `enabled` false, which only `genetic` has, choose it."""
     evolution, _ = _section_of(values, "evolution.method")
     evolution.setdefault("method", "genetic")
     if evolution.get("enabled") is False:
@@ -109,10 +109,8 @@ MIGRATIONS: tuple[Migration, ...] = (
     _flat_evolution_of_version_12,
     _without("memory.trace"),
 )
-"""Migrations from version 1 to 2, from 2 to 3, and so on.
-
-A change that renames or removes a setting, or adds one whose default changes behavior, adds a migration.
-"""
+"""Migrations from format version 1 to 2, from 2 to 3, and so on. Whoever renames or removes a setting, or adds one with
+a default that changes behaviour, adds a migration."""
 
 
 def stored_values(config: Config) -> dict[str, JsonValue]:
@@ -123,14 +121,14 @@ def stored_values(config: Config) -> dict[str, JsonValue]:
 def config_from_stored(stored: Mapping[str, Any], own: Mapping[str, Any] | None = None) -> Config:
     """Return the configuration that this version of Eigen or an older one stored.
 
-    A store is not trusted: only the run's settings are read (`belongs_to_run`).
+    A store is not trusted: only settings that it may give are read (`belongs_to_run`).
 
     Args:
-        stored: values from the store.
-        own: nested values of this machine's settings; missing ones take their defaults.
+        stored: nested values as read from the store.
+        own: nested values of `MACHINE_SETTINGS`; missing ones take their defaults.
 
     Raises:
-        InputError: a newer version of Eigen stored it, or it is invalid.
+        InputError: a newer version of Eigen stored the configuration, or it is invalid.
     """
     # Settings of the other machine are dropped silently; unknown settings are refused below.
     values = values_where(current_values(stored), lambda key: belongs_to_run(key) or key not in settings())
@@ -142,20 +140,20 @@ def config_from_stored(stored: Mapping[str, Any], own: Mapping[str, Any] | None 
 
 
 def current_values(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return stored values after all migrations, without the format version.
+    """Return the stored values of a configuration as this version would store them, without the format version.
 
     Raises:
-        InputError: a newer version of Eigen stored them, or the format version is invalid.
+        InputError: a newer version of Eigen stored the values, or their format version is invalid.
     """
     values = {key: dict(value) if isinstance(value, dict) else value for key, value in stored.items()}
     version = values.pop(FORMAT_KEY, 1)
     newest = len(MIGRATIONS) + 1
     if type(version) is not int or version < 1:
-        raise InputError(f"{FORMAT_KEY}: {quoted(version)} is no version of a configuration: restore its file.")
+        raise InputError(f"{FORMAT_KEY}: {quoted(version)} is no format version of a configuration: restore its file.")
     if version > newest:
         raise InputError(
-            f"It was written by a newer version of Eigen (configuration format {quoted(version)}, this version reads "
-            f"up to {newest}): upgrade Eigen."
+            f"The configuration was written by a newer version of Eigen (configuration format {quoted(version)}, this "
+            f"version reads up to {newest}): upgrade Eigen."
         )
     for migrate in MIGRATIONS[version - 1 :]:
         migrate(values)
@@ -163,7 +161,7 @@ def current_values(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _section_of(values: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
-    """Return the section of a setting, created if it is missing, and the setting's name in it."""
+    """Return the section of the setting `key`, created in `values` if missing, and the setting's name in it."""
     *names, last = key.split(".")
     for name in names:
         below = values.setdefault(name, {})
