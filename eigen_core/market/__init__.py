@@ -1,4 +1,4 @@
-"""Market data: price files, their cleaning, features, and the panel, which all other packages read by day index."""
+"""Market data: price files, their cleaning, features, and the panel, arrays of a market that other packages read."""
 
 from eigen_core.market.build import build_panel
 from eigen_core.market.features import Bars
