@@ -33,8 +33,8 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
 
     The panel's arrays are memory-mapped and read-only. Equal prices and settings give equal bits and the same
     fingerprint: SHA-256 of the price files' names and bytes, the settings of features and days, a format version, and
-    the values of feature functions, rounded to 16 bits. With feature functions, each call reads the prices, even if the
-    panel is cached. `cache_root` defaults to `default_cache_root()`.
+    the values of feature functions (`market.own_features`), rounded to 16 bits. With such functions each call reads the
+    prices, even if the panel is cached. `cache_root` defaults to `default_cache_root()`.
 
     Raises:
         InputError: prices or features are invalid, there are too few days, the cache cannot be written, or values of a
@@ -73,19 +73,20 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
 
 
 def read_market(config: Config) -> CleanPrices:
-    """Return the cleaned prices of `config.market`; raise `InputError` if there are too few days."""
+    """Return the cleaned prices of `config.market`; `InputError` if there are fewer than `config.required_days`."""
     prices = read_prices(config)
     config.require_days(len(prices.days))
     return prices
 
 
 def read_prices(config: Config) -> CleanPrices:
-    """Return the cleaned prices of `config.market`."""
+    """Return the cleaned prices of `config.market`, however few their days."""
     return _read_features(find_source(config.market), config)[0].prices
 
 
 def read_rows(source: Source, config: Config) -> PriceRows:
-    """Read the rows of `source` in the period of `config.market`; `InputError` if none, or too many for memory."""
+    """Read the rows in the period of `config.market`, without suspicious ones if it drops these; `InputError` if the
+    period has no rows, the memory is too small to read them, or over 5 % of them would be dropped."""
     require_memory_to_read(source, config)
     bundled = {} if config.market.data is not None else {"layout": "wide"}
     market = config.market.model_copy(update=bundled)
@@ -138,7 +139,7 @@ def _refuse_suspicious(report: DataReport, market: MarketConfig) -> None:
 
 
 def panel_of_clean_prices(prices: CleanPrices, market: MarketConfig, fingerprint: str) -> Panel:
-    """Return the panel of clean prices with the features of `market`; `InputError` if a feature function fails."""
+    """Return a panel of `prices` with the features of `market`; `InputError` if a feature function fails."""
     features = PanelFeatures(prices, market)
     days, columns, _ = features.shape
     splits = Splits.of_days(days, market)
@@ -165,7 +166,7 @@ def panel_of_clean_prices(prices: CleanPrices, market: MarketConfig, fingerprint
 
 @dataclass(frozen=True)
 class TrainingDays:
-    """The days that determine normalisation: first and last date (YYYY-MM-DD), and number of days."""
+    """A run's training days, which determine normalisation: first and last date (YYYY-MM-DD), and number of days."""
 
     first: str
     last: str
@@ -180,16 +181,16 @@ class TrainingDays:
 def inference_panel(
     config: Config, training: TrainingDays, symbols: tuple[str, ...], features: tuple[str, ...], date: str | None
 ) -> Panel:
-    """Build a panel of newer prices, with features normalised as in training; days after training are validation.
+    """Build a panel of newer prices to act on: features normalised as in training, later days in `splits.validation`.
 
     Args:
-        config: the training run's configuration, with the newer prices as `market.data`.
-        training, symbols, features: those of the training run.
-        date: last day to use; None: the last day of the prices.
+        config: the run's configuration, with the newer prices as `market.data`; these include the training days.
+        training, symbols, features: training days, and names of symbols and features, of the run's panel.
+        date: last day to use (YYYY-MM-DD); None: the last day of the prices.
 
     Raises:
         InputError: the prices begin after the first training day, lack `date`, have other symbols, features or training
-            days than the run, or have no day after training.
+            days than the run, or have no day after training; or `date` is a training day.
     """
     market = config.market.model_copy(update={"first_date": training.first, "last_date": date})
     if date is not None and date <= training.last:
