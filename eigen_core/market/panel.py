@@ -1,4 +1,4 @@
-"""The panel: the market as arrays over days and columns, its cache, and the normalisation of its features."""
+"""The panel: a market's prices and features as arrays over days and symbols, its cache, and its normalisation."""
 
 import hashlib
 import json
@@ -42,10 +42,10 @@ _UNFINISHED, _UNFINISHED_SECONDS, _COPIED_BYTES = ".unfinished-", 86_400.0, 4 <<
 
 @dataclass(frozen=True)
 class Splits:
-    """Days of training, validation and holdout; windows may reach back into the previous split, episodes may not.
+    """Indices of the days of training, validation and holdout; `market.purge_days` days in between are unused.
 
-    `market.purge_days` days between them are unused (Lopez de Prado 2018, "Advances in Financial Machine Learning",
-    section 7.4).
+    The days that an agent observes may reach back into the previous split, its episodes may not. Purging: Lopez de
+    Prado 2018, "Advances in Financial Machine Learning", section 7.4.
     """
 
     train: range
@@ -61,12 +61,12 @@ class Splits:
 
 
 def episode_starts(split: range, window: int, episode_days: int) -> range:
-    """Return the days of `split` on which an episode can start after a full window; `InputError` if there are none."""
+    """Return the days (indices) of `split` on which episodes can start, `window` days known; `InputError` if none."""
     starts = range(max(split.start, window - 1), split.stop - episode_days + 1)
     if not starts:
         raise InputError(
             f"no episode of {episode_days} days with a window of {window} fits into days {split.start} to "
-            f"{split.stop}: give more data or lower market.window or trading.trading_days."
+            f"{split.stop} of the panel: give more data or lower market.window or trading.trading_days."
         )
     return starts
 
@@ -75,7 +75,7 @@ def episode_starts(split: range, window: int, episode_days: int) -> range:
 class Panel:
     """Prices and features of a market, day by day; a column is a symbol.
 
-    The first columns can be traded: the assets. Agents only observe the others (`market.context`).
+    The first columns are the assets, which agents can trade. They only observe the others (`market.context`).
 
     Attributes:
         features: float32 `[days, columns, features]`, normalised; zero where unknown.
@@ -83,7 +83,7 @@ class Panel:
         open, high, low, close: float64 `[days, assets]`, prices of the tradable columns; NaN without a price or with a
             volume of zero.
         dates: datetime64[D] `[days]`, increasing.
-        fingerprint: SHA-256 of all inputs of the panel.
+        fingerprint: SHA-256 of all inputs of the panel, by which caches and runs tell panels apart.
     """
 
     features: NDArray[np.float32]
@@ -111,7 +111,7 @@ class Panel:
         return int(self.close.shape[1])
 
     def last_days(self) -> NDArray[np.int64]:
-        """Return the last day of each day's split, int64 `[days]`; for purged days the last day of the panel."""
+        """Return the index of the last day of each day's split, int64 `[days]`; for purged days that of the panel."""
         last = np.full(self.days, self.days - 1)
         for split in (self.splits.train, self.splits.validation, self.splits.holdout):
             last[split.start : split.stop] = split.stop - 1
@@ -135,7 +135,7 @@ def panel_of_prices(
     """Make a panel from arrays; its fingerprint is the SHA-256 of these, all names, and the settings of its splits.
 
     Features, `[days, columns, features]`, are used without normalisation; prices are `[days, assets]` of the first
-    columns, NaN if missing. A tradable column is valid where it has a close, a context column on all days.
+    columns, NaN if missing. An asset is valid on days with a close, a column of the context on all days.
 
     Raises:
         ValueError: the shapes do not match, or the dates do not increase. `InputError`: no day is left for training.
@@ -184,11 +184,11 @@ def panel_of_prices(
 
 
 def normalise(columns: Iterable[Series], shape: tuple[int, int, int], train: range) -> NDArray[np.float32]:
-    """Normalise the features of `columns`, float64 `[days, features]` each, to float32 `[days, columns, features]`.
+    """Normalise features, float64 `[days, features]` of each column, to float32 `shape` `[days, columns, features]`.
 
-    Each feature of a column gets mean 0 and standard deviation 1 over its train days and is clipped at plus or minus
-    `FEATURE_BOUND`. With fewer than 60 known train days, or a constant value, mean and deviation are those of all
-    columns. Short gaps are filled (`forward_fill`); unknown values become zero.
+    Each feature of a column gets mean 0 and standard deviation 1 over the `train` days and is clipped at plus or minus
+    `FEATURE_BOUND`. A feature of a column that is known on fewer than 60 train days, or constant, uses the mean and
+    deviation of all columns. Short gaps are filled (`forward_fill`); unknown values become zero.
     """
     result = np.zeros(shape, dtype=np.float32)
     lacking: list[tuple[int, Series, NDArray[np.bool_]]] = []
@@ -221,7 +221,7 @@ def _scaled(values: Series, mean: Series, deviation: Series) -> NDArray[np.float
 
 
 def panel_fingerprint(source: Source, market: MarketConfig, features: PanelFeatures | None) -> str:
-    """Return the cache key of a panel; `features` None: `market` names no feature functions."""
+    """Return the SHA-256 (hexadecimal) of a panel's inputs; `features` None: `market` has no feature functions."""
     within_days = market.intraday == "aggregate"
     # `refuse` also drops an unfinished last day of bars.
     counted = ("drop", "refuse") if within_days else ("drop",)
@@ -253,7 +253,7 @@ def panel_fingerprint(source: Source, market: MarketConfig, features: PanelFeatu
 
 
 def load_panel(folder: Path, fingerprint: str, market: MarketConfig) -> tuple[Panel, DataReport] | None:
-    """Return the cached panel, its arrays memory-mapped and read-only; None if it is missing or damaged."""
+    """Return the cached panel, its arrays memory-mapped and read-only; None if missing, damaged or outdated."""
     if (path := next(folder.glob(f"{fingerprint}-*.safetensors"), None)) is None:
         return None
     try:
@@ -295,7 +295,7 @@ def _private_copy(path: Path) -> BufferedRandom:
 
 
 def store_panel(folder: Path, panel: Panel, report: DataReport) -> None:
-    """Write `FINGERPRINT-SHA256.safetensors`, with the SHA-256 of the file; several processes may do so at once."""
+    """Write `FINGERPRINT-SHA256.safetensors`, with the SHA-256 of the file; `InputError` if the folder is read-only."""
     arrays = {name: np.ascontiguousarray(getattr(panel, name)) for name in _ARRAYS}
     arrays["dates"] = panel.dates.astype(np.int64)
     content = {name: getattr(panel, name) for name in ("fingerprint", "symbols", "feature_names")}
