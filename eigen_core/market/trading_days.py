@@ -1,4 +1,4 @@
-"""Trading days: rows of files become rows of days, and the days on which the market of each asset is open."""
+"""Trading days: rows of price files become one row per day, and the days on which the market of each asset is open."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -24,21 +24,20 @@ _MONDAY, _FRIDAY, _SUNDAY = 0, 4, 6
 _BARS = {"weekly": range(6, 9), "monthly": range(26, 34), "quarterly": range(85, 96)}
 _MANY_DAYS, _SOME_DAYS, _MANY_TIMES = 0.5, 0.05, 4
 _DAY_OF_BARS = {"open": "first", "high": "max", "low": "min", "volume": "sum"}
-"""Aggregation of bars to a day; other columns take the last value."""
+"""How pandas aggregates the columns of intraday bars to a day; other columns take the last value."""
 
 
 @dataclass(frozen=True)
 class PriceRows:
-    """Rows of daily prices; a file may repeat a day of a symbol.
+    """Rows of daily prices of all files (layout: `long`, `wide` or `folder`); rows may repeat a day of a symbol.
 
     Attributes:
-        codes: intp `[rows]`, index into `symbols`.
-        days: datetime64[D] `[rows]`.
-        prices, own: float64 `[rows]` of each role and of each other numeric column; NaN if missing.
+        codes, days: `[rows]` each: index into `symbols`, intp, and day, datetime64[D].
+        prices, own: float64 `[rows]` by role (close, volume, ...), and by heading of other columns; NaN if missing.
         files: names of the files of each symbol.
         counts: values of fields of `DataReport`, by name.
-        ignored: headings of unused columns, and keys of unused partitions.
-        found: suspicious rows, which were dropped.
+        ignored: headings of unused columns, and keys of unused partitions (folders `key=value`).
+        found: suspicious rows that were dropped.
     """
 
     layout: str
@@ -58,7 +57,7 @@ class PriceRows:
         return replace(self, codes=self.codes[rows], days=self.days[rows], prices=prices, own=own)
 
     def without(self, suspicious: Sequence[SuspiciousRow]) -> "PriceRows":
-        """Return the rows without suspicious days, and without a symbol's days before a change of its price scale."""
+        """Return the rows without the days of `suspicious`; of a change of price scale, without all days before it."""
         kept = np.ones(len(self.days), dtype=np.bool_)
         for row in suspicious:
             own, day = self.codes == self.symbols.index(row.symbol), np.datetime64(row.day)
@@ -73,11 +72,11 @@ class PriceRows:
 
 
 def rows_of_days(parts: Sequence[FileRows], market: MarketConfig, where: str) -> PriceRows:
-    """Join the rows of all files (`parts`) into rows of days.
+    """Join the rows of all files (`parts`, one per file), and aggregate intraday bars to days.
 
     Raises:
-        InputError: symbols are missing or differ only in case, timestamps do not determine the day, or intraday bars
-            cannot be aggregated or `market.intraday` forbids it. The message names the source, `where`.
+        InputError: symbols are missing or differ only in case, timestamps do not determine the day, or there are
+            intraday bars that cannot be, or by `market.intraday` may not be, aggregated. It names the source, `where`.
     """
     symbols = _symbols(parts, market, where)
     codes = {symbol: code for code, symbol in enumerate(symbols)}
@@ -139,14 +138,14 @@ def rows_of_days(parts: Sequence[FileRows], market: MarketConfig, where: str) ->
 
 
 def _to_utc(timestamps: pd.DataFrame) -> "pd.Series[pd.Timestamp]":
-    """Return timestamps in UTC; those without a time zone are unchanged."""
+    """Return column `timestamp` in UTC; timestamps without a time zone are unchanged."""
     if timestamps["offset"].isna().all():
         return timestamps["timestamp"]
     return timestamps["timestamp"] - timestamps["offset"].fillna(0.0).astype(np.int64).astype("timedelta64[s]")
 
 
 def _to_time_zone(timestamps: pd.DataFrame, time_zone: str | None) -> "pd.Series[pd.Timestamp]":
-    """Return timestamps in a time zone; those without a time zone are unchanged."""
+    """Return column `timestamp` in `time_zone` (None: unchanged); timestamps without a time zone are unchanged."""
     if time_zone is None:
         return timestamps["timestamp"]
     local = _to_utc(timestamps).dt.tz_localize("UTC").dt.tz_convert(time_zone).dt.tz_localize(None)
@@ -177,7 +176,7 @@ def _symbols(parts: Sequence[FileRows], market: MarketConfig, where: str) -> tup
 
 
 def _are_bars(rows: pd.DataFrame) -> bool:
-    """Return whether most days of symbols have several times, or over 5 % do, at many times (live rows have one)."""
+    """Return whether rows are intraday bars: several times a day on most days of symbols, or on 5 % at many times."""
     if rows["utc"].nunique() == rows["day"].nunique():
         return False
     rows = rows[["code", "utc", "day"]].drop_duplicates()
@@ -199,19 +198,19 @@ def _refuse_bars(rows: pd.DataFrame, market: MarketConfig, where: str) -> None:
         )
     if market.time_zone is not None and rows["offset"].isna().any():
         raise InputError(
-            f"{where} has intraday bars without a time zone, which may be in the exchange's time zone or in UTC: do "
-            "not set market.time_zone in the first case, and add +00:00 to the timestamps in the second."
+            f"{where} has intraday bars without a time zone. If their timestamps are in the exchange's time zone, do "
+            "not set market.time_zone; if they are in UTC, add +00:00 to them."
         )
     own = rows[["code", "utc", "day"]].drop_duplicates().groupby("code")
     if ((own.size() == own["day"].nunique()) & (own.size() >= _DAYS_TO_JUDGE_BY)).any():
         raise InputError(
-            f"{where} has daily rows of some symbols and intraday bars of others: give only one kind, or name the "
-            "symbols to read in market.symbols."
+            f"{where} has daily rows of some symbols and intraday bars of others: give only daily rows or only bars, "
+            "or name the symbols to read in market.symbols."
         )
 
 
 def _days_of_bars(rows: pd.DataFrame, symbols: Sequence[str], where: str) -> tuple[pd.DataFrame, int, str]:
-    """Return the days formed by bars, the number of repeated bars, and the last day if its bars end early, or empty."""
+    """Return daily rows from bars, the number of repeated bars, and the last day if its bars end early, else empty."""
     # Compare in UTC: a local clock that is set back shows an hour twice.
     values = [name for name in map(str, rows) if name in PRICE_ROLES or name.startswith(OWN)]
     bars = rows[rows[values].notna().any(axis=1)].sort_values(["code", "utc"], kind="stable")
@@ -239,7 +238,7 @@ def _days_of_bars(rows: pd.DataFrame, symbols: Sequence[str], where: str) -> tup
 
 
 def _refuse_sessions_over_midnight(days: Days, where: str) -> None:
-    """Refuse bars whose sessions reach into the weekend: cut at midnight, they would form an extra day."""
+    """Raise `InputError` if sessions reach into the weekend: cut at midnight, their bars would form an extra day."""
     days, bars = np.unique(days, return_counts=True)
     # The first and the last day may be incomplete.
     weekdays, bars = weekdays_of(days[1:-1]), bars[1:-1]
@@ -255,7 +254,7 @@ def _refuse_sessions_over_midnight(days: Days, where: str) -> None:
 
 
 def _refuse_shifted_weeks(dates: "pd.Series[pd.Timestamp]", time_zone: str | None, zoned: bool, where: str) -> None:
-    """Refuse weeks from Tuesday to Saturday, and in a time zone from Sunday to Thursday: the days are shifted."""
+    """Raise `InputError` if weeks are Tuesday to Saturday, or in a time zone Sunday to Thursday: days are shifted."""
     days = np.unique(dates.to_numpy().astype("datetime64[D]"))
     counts = np.bincount(weekdays_of(days), minlength=7)
     regular = (4 * counts >= counts.max()) & (len(days) >= _DAYS_TO_JUDGE_BY)
@@ -273,7 +272,7 @@ def _refuse_shifted_weeks(dates: "pd.Series[pd.Timestamp]", time_zone: str | Non
 
 
 def refuse_longer_bars(days: Days, known: NDArray[np.bool_], symbols: Sequence[str], source: str) -> None:
-    """Refuse weekly and other longer bars: most symbols have regular gaps. `known` `[days, symbols]`: has a price."""
+    """Raise `InputError` if most symbols have weekly or rarer prices; `known`, bool `[days, symbols]`: has a price."""
     spacings: dict[str, int] = {}
     for symbol, column in zip(symbols, known.T, strict=True):
         gaps = np.diff(days[column]).astype(np.int64)
@@ -293,12 +292,12 @@ def refuse_longer_bars(days: Days, known: NDArray[np.bool_], symbols: Sequence[s
 
 
 def sessions_of(priced: NDArray[np.bool_], traded: NDArray[np.bool_], dates: Days) -> NDArray[np.bool_]:
-    """Return the days on which the market of each asset is open, bool `[days, assets]`.
+    """Return the days on which the market of each asset is open (its sessions), bool `[days, assets]`.
 
-    The market of asset A is open on a day if some asset has a price then, and A has so far traded on all weekdays on
-    which that asset has. So a Saturday is no session of a stock in a file with coins, even if its last close is
-    repeated there without volume, and the days on which a stock alone is halted are sessions. A weekday counts as
-    closed ten days of the data after it first occurred without a trade of the asset, until the asset trades on it. In
+    The market of asset A is open on a day if some asset B has a price then, and A has so far traded on all weekdays on
+    which B has. So a Saturday is no session of a stock in a file with coins, even if the stock's last close is repeated
+    there without volume, and the days on which a stock alone is halted are sessions. A weekday counts as closed for an
+    asset ten days of the data after it first occurred without a trade of the asset, until the asset trades on it. In
     these ten days a price without volume counts as a trade.
 
     Args:

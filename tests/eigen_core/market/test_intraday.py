@@ -109,7 +109,7 @@ def test_bars_within_days_in_all_forms(tmp_path: Path, zone: str) -> None:
         refused(path, r"has intraday bars.*`--set market\.intraday=aggregate", **own)
         on_own_clock = form in ("own clock", "two columns", "offset", "zoned") and zone != "UTC"
         if form in ("own clock", "two columns"):
-            refused(path, "may be in the exchange's time zone or in UTC: do not set market.time_zone", **formed(zone))
+            refused(path, "are in the exchange's time zone, do not set market.time_zone", **formed(zone))
             prices, report = cleaned(path, **FORMED)
         else:
             if on_own_clock:
