@@ -1,4 +1,4 @@
-"""The data report: sentences about the prices, their errors and corrections."""
+"""The data report: sentences about the prices of a source, their errors, and what Eigen corrected."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ _KINDS: dict[SuspiciousKind, str] = {
 _HARMLESS: frozenset[SuspiciousKind] = frozenset(("move", "unusable", "stale", "unfinished"))
 
 # The report's sentences in order; each appears if its key's value is neither zero, empty nor false. `{rows:row}` is a
-# number with its noun, a tuple a list of names; a value without a template is a list of sentences.
+# number with its noun, a tuple a list of names; an empty template means that the value is a list of sentences.
 _SENTENCES: Mapping[str, str] = {
     "rows": "Read {rows:row}{in_files} from {source} ({layout}).",
     "days": "The panel has {days:day} from {first_day} to {last_day} and {tradable:tradable symbol}.",
@@ -52,8 +52,8 @@ _SENTENCES: Mapping[str, str] = {
     "undated_rows": "{undated_rows:row} without a date or a symbol: dropped.",
     "duplicate_rows": "{duplicate_rows:row} repeated with the same prices: used once.",
     "unsorted_rows": "{unsorted_rows:row} out of order: sorted by day.",
-    "bars": "Aggregated {bars:intraday bar} to {formed_days:day} of symbols, from midnight to midnight {clock}: first "
-    "open, highest high, lowest low, last close, summed volume.",
+    "bars": "Aggregated {bars:intraday bar} to {formed_days:daily bar}, from midnight to midnight {clock}: first open, "
+    "highest high, lowest low, last close, summed volume.",
     "empty_days": "{empty_days:day} without any price: dropped.",
     "gap_days": "{gap_days:day} without a price inside the histories of {gap_symbols:symbol}: no order is filled "
     "on these, and a sale waits.",
@@ -84,8 +84,8 @@ _SENTENCES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class SuspiciousRow:
-    """A suspicious row, or the first of several: symbol (empty: all), day (YYYY-MM-DD), prices as text (`detail`), and
-    whether it was dropped (`left_out`)."""
+    """A suspicious row of prices, or the first of several in succession: symbol (empty: all symbols), day (YYYY-MM-DD),
+    the prices as text (`detail`), and whether the row was dropped (`left_out`)."""
 
     kind: SuspiciousKind
     symbol: str
@@ -99,12 +99,12 @@ class SuspiciousRow:
 
 
 def distorting_rows(rows: Sequence[SuspiciousRow]) -> tuple[SuspiciousRow, ...]:
-    """Return the rows that distort metrics and were not dropped; `market.suspicious` says what to do with them."""
+    """Return the rows that were not dropped and are not `_HARMLESS`: they distort metrics (see `market.suspicious`)."""
     return tuple(row for row in rows if row.kind not in _HARMLESS and not row.left_out)
 
 
 def describe_rows(rows: Sequence[SuspiciousRow]) -> list[str]:
-    """Return a sentence for each kind of suspicious row, which quotes the first rows."""
+    """Return a sentence for each kind of suspicious row that occurs; it lists the first rows of this kind."""
     of_kinds = {words: [str(row) for row in rows if row.kind == kind] for kind, words in _KINDS.items()}
     return [f"{words}: {listed(found, _SHOWN_ROWS)}." for words, found in of_kinds.items() if found]
 
@@ -115,10 +115,10 @@ class UniverseAudit:
 
     Attributes:
         ended_symbols: number of tradable symbols whose last price is more than 20 days before the last day.
-        dividends: `adjusted` if some symbol's adjusted closes rise relative to its closes by more than splits do,
-            otherwise `unadjusted`; `unknown` without adjusted closes that differ from closes.
+        dividends: `adjusted` if adjusted closes of some symbol grow relative to its closes in steps too small for
+            splits, otherwise `unadjusted`; `unknown` without adjusted closes that differ from closes.
         weekend_days: number of days on a Saturday or Sunday.
-        missing_share: share of all days and symbols without a price.
+        missing_share: share of all pairs of a day and a symbol that have no price.
     """
 
     ended_symbols: int
@@ -128,7 +128,7 @@ class UniverseAudit:
 
     @classmethod
     def of(cls, days: Days, assets: int, close: NDArray[np.float64], factor: NDArray[np.float64]) -> Self:
-        """Audit closes (NaN: none) and adjustment factors, by day and symbol; the first `assets` are tradable."""
+        """Audit closes (NaN: none) and factors (adjusted close / close), `[days, symbols]`; `assets` are tradable."""
         priced = ~np.isnan(close)
         steps = (np.diff(np.log(column[known])) for column, known in zip(factor.T, priced.T, strict=True))
         growth = (one[np.abs(one) < np.log(_SMALLEST_SPLIT)].sum() for one in steps)
@@ -143,7 +143,7 @@ class UniverseAudit:
 
 @dataclass(frozen=True)
 class SymbolHistory:
-    """First and last day with a price (YYYY-MM-DD), and numbers of days with and without a price in between."""
+    """A symbol's first and last day with a price (YYYY-MM-DD), and number of days in between with and without one."""
 
     symbol: str
     first_day: str
@@ -158,8 +158,8 @@ class DataReport:
     """Properties of the prices. `_SENTENCES` describes the fields that are not listed here.
 
     Attributes:
-        source: the file or folder; its layout is `long`, `wide` or `folder`.
-        time_zone: time zone whose midnights divide intraday bars into days; empty: that of the timestamps.
+        source: path of the file or folder; its layout is `long`, `wide` or `folder`.
+        time_zone: time zone whose midnights divide intraday bars into days; empty: that of each timestamp.
         look_ahead: sentences about feature functions whose values depend on later days.
     """
 
@@ -201,7 +201,7 @@ class DataReport:
         return sum(history.gap_days for history in self.symbols)
 
     def lines(self, trading: TradingConfig | None = None) -> list[str]:
-        """Return the report as sentences, with values of `trading`; if None, with names of settings instead."""
+        """Return the report as sentences; they quote values of `trading` or, if it is None, names of its settings."""
         universe, tradable = self.universe, [history for history in self.symbols if history.tradable]
         days, loss = "trading.delisting_days", "trading.delisting_loss"
         if trading is not None:

@@ -253,9 +253,7 @@ def test_the_panel_and_its_report(tmp_path: Path) -> None:
     config = small_config(path, **formed("America/New_York"))
     panel, report = build_panel(config, tmp_path / "cache")
     assert panel.days == 40
-    words = (
-        f"Aggregated {len(bars):,} intraday bars to 80 days of symbols, from midnight to midnight in America/New_York"
-    )
+    words = f"Aggregated {len(bars):,} intraday bars to 80 daily bars, from midnight to midnight in America/New_York"
     for lines in (report.lines(), audit_market(config, 1).report.lines()):
         assert any(line.startswith(words) for line in lines)
     assert build_panel(config, tmp_path / "cache")[1].lines() == report.lines()
