@@ -1,4 +1,4 @@
-"""Audit a market: test each feature for look-ahead, and for a correlation with later returns."""
+"""Audit a market: test whether a feature uses prices of later days (look-ahead), or correlates with later returns."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -30,8 +30,8 @@ from eigen_core.market.report import DataReport
 from eigen_core.market.trading_days import PriceRows
 
 LIMITS_OF_A_SYMBOL, LIMITS_OF_THE_MEAN = (0.2, 7.0), (0.1, 4.0)
-"""Limits of the rank correlation of one symbol, and of the mean absolute one of all symbols: suspicious if it reaches
-the first number and as many standard errors as the second (n overlapping h-day returns count as n / h)."""
+"""Limits of the rank correlation of one symbol, and of the mean absolute one of all symbols: it is suspicious from the
+first number on, and from as many standard errors on as the second (n overlapping h-day returns count as n / h)."""
 
 _NORMALISED_TOLERANCE = 1e-6
 _FEWEST_RETURNS, _FEWEST_SYMBOLS, _PARTS = 250, 5, 3
@@ -41,7 +41,7 @@ _FEWEST_RETURNS, _FEWEST_SYMBOLS, _PARTS = 250, 5, 3
 class SuspectedLeak:
     """A feature whose rank correlation with the return of the next `horizon` days reaches `limit`.
 
-    With `symbol` None, `correlation` is the mean absolute one of all symbols. Days are written YYYY-MM-DD.
+    With `symbol` None, `correlation` is the mean absolute one of all symbols. Dates are written YYYY-MM-DD.
     """
 
     feature: str
@@ -66,8 +66,8 @@ class SuspectedLeak:
 class MarketAudit:
     """The result of an audit, which cut off and shuffled the prices after each of `days` (YYYY-MM-DD).
 
-    `symbols` is the number of symbols, `found` what changed by this, `suspected` what correlates with later returns;
-    `unseen` says as text which look-ahead the correlations cannot show.
+    `symbols` is the number of symbols; `found` lists prices and features that this changed on earlier days, `suspected`
+    features that correlate with later returns; `unseen` says which look-ahead the correlations cannot show.
     """
 
     report: DataReport
@@ -84,11 +84,11 @@ class MarketAudit:
 
 
 def audit_market(config: Config, days: int) -> MarketAudit:
-    """Audit the market of `config.market` for look-ahead.
+    """Audit the features of `config.market` for look-ahead; `InputError` if the task has no prices or they are invalid.
 
     For each of `days` days (the last training day and random ones), later rows are cut off or shuffled, and features
-    computed again: those that change on earlier days have look-ahead. Columns of the data do not change; only their
-    correlation with the returns of the next `trading.holding_days` days, before the holdout, can show look-ahead.
+    computed again: those that change on earlier days have look-ahead. Columns of the files do not change; only their
+    correlation with the returns of the next 1 to `trading.holding_days` days, before the holdout, can show look-ahead.
     """
     if not has_prices(config.task):
         raise InputError(f"The task {config.task} has no prices to audit: omit task, or set task=market.")
@@ -129,7 +129,7 @@ def audit_market(config: Config, days: int) -> MarketAudit:
 
 
 def _rows_with_future(rows: PriceRows, last_known: np.datetime64, future: Future) -> PriceRows:
-    """Return the rows with the days after `last_known` cut off, or shuffled within each symbol and scaled."""
+    """Return the rows with those after `last_known` cut off, or with their values shuffled per symbol and scaled."""
     if future == "cut off":
         return rows.between(None, str(last_known))
     generator = keyed_generator(0, 0, "market", "look-ahead", str(last_known))
@@ -153,7 +153,7 @@ def _rows_with_future(rows: PriceRows, last_known: np.datetime64, future: Future
 def _changes(
     before: PanelFeatures, after: PanelFeatures, last: int, train: range
 ) -> Iterator[tuple[str, bool, str, int]]:
-    """Yield each price or feature, whether it is normalised, symbol, first changed day up to `last` (-1: none)."""
+    """Yield each price or feature, whether normalised, symbol, index of the first changed day up to `last` (or -1)."""
     days, symbols, others = slice(0, last + 1), before.prices.symbols, after.prices.symbols
     columns = [others.index(symbol) if symbol in others else -1 for symbol in symbols]
     for name in ("open", "high", "low", "close"):
@@ -177,10 +177,10 @@ def _changes(
 
 
 def audit_correlations(features: PanelFeatures, days: range, longest: int) -> tuple[tuple[SuspectedLeak, ...], str]:
-    """Return the features with suspicious correlations with later returns, and the limits of this test as text.
+    """Return the features with suspicious correlations with later returns, and what this test cannot show, as text.
 
-    Returns are those of the next 1 to `longest` days with a price. Correlations are computed over all `days`
-    (positions) and over each third of them, for symbols with at least 250 values there.
+    Returns are those of the next 1 to `longest` days with a price. Correlations are computed over all `days` (indices)
+    and over each third of them, for symbols with at least 250 values there.
     """
     parts = [days, *(days[part[0] : part[-1] + 1] for part in np.array_split(np.arange(len(days)), _PARTS))]
     spans = [(str(features.prices.days[part[0]]), str(features.prices.days[part[-1]])) for part in parts]
@@ -223,7 +223,7 @@ def _unseen(first: str, last: str, days: int, longest: int, tried: bool) -> str:
 
 
 def _correlations(features: PanelFeatures, parts: Sequence[range], longest: int) -> tuple[Series, Series]:
-    """Return rank correlations `[parts, symbols, features, horizons]`, NaN with too few days, and numbers of days."""
+    """Return rank correlations `[parts, symbols, features, horizons]`, NaN with under 250 days, and numbers of days."""
     log_close = np.log(features.prices.close)
     found = np.full((len(parts), *features.shape[1:], longest), np.nan)
     numbers = np.zeros(found.shape[:3])
@@ -248,16 +248,14 @@ def _correlations(features: PanelFeatures, parts: Sequence[range], longest: int)
 
 
 def _limits(numbers: Series | float, horizons: NDArray[np.int64], smallest: float, errors: float) -> Series:
-    """Return the smallest suspicious correlations `[..., horizons]` for `numbers` of days `[...]`.
-
-    `benchmarks/audit.py` shows that no feature computed from prices reaches them.
-    """
+    """Return the smallest suspicious correlations `[..., horizons]` for `numbers` of days `[...]`: at least `smallest`,
+    and as many standard errors as `errors`. `benchmarks/audit.py` shows that no feature of prices reaches them."""
     error = np.sqrt(horizons / np.maximum(np.asarray(numbers, dtype=np.float64), 1.0)[..., None])
     return np.asarray(np.maximum(smallest, errors * error))
 
 
 def _ranks(values: Series) -> Series:
-    """Return the ranks of each column, with mean 0 and norm 1; zeros if all values are equal."""
+    """Return the ranks of each column, scaled to mean 0 and norm 1; zeros if all its values are equal."""
     ranks = rankdata(values, axis=0)
     ranks -= ranks.mean(axis=0)
     length = np.sqrt((ranks**2).sum(axis=0))
