@@ -1,4 +1,4 @@
-"""Clean rows to daily prices of all symbols, and find suspicious prices. Cleaning a day never uses later days."""
+"""Turn rows into clean daily prices of all symbols, and find suspicious prices. Cleaning a day uses no later days."""
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,9 +37,9 @@ class CleanPrices:
         days: datetime64[D] `[days]`, increasing.
         symbols: names; the first `assets` symbols are tradable.
         high, low, close: known on the same days; low is at most, high at least open and close.
-        volume: not negative, divided by the adjustment factor of the prices.
-        has_range: the files have highs and lows.
-        own: values of further numeric columns, by heading.
+        volume: not negative, divided by the factor (adjusted close / close) that prices were multiplied by.
+        has_range, has_volume: the files have highs and lows; they have volumes above zero.
+        own: values of the files' other numeric columns, by heading.
     """
 
     days: Days
@@ -62,11 +62,11 @@ class CleanPrices:
 
 
 def clean_prices(rows: PriceRows, source: str, context: Sequence[str]) -> tuple[CleanPrices, DataReport]:
-    """Clean the rows of all files; return prices, with `context` last and not tradable, and a report.
+    """Clean the rows of all files; return prices and a report. Symbols of `context` come last and are not tradable.
 
     Raises:
-        InputError: no symbol has a usable price, a context symbol is missing, no symbol is left to trade, or the
-            bars are weekly or longer. The message names the `source`.
+        InputError: no symbol has a usable price, a symbol of `context` is missing, none is left to trade, or prices
+            are weekly or rarer. The message names the `source` (file or folder).
     """
     present = np.flatnonzero(np.bincount(rows.codes))
     symbols = tuple(rows.symbols[code] for code in present)
@@ -129,7 +129,7 @@ def clean_prices(rows: PriceRows, source: str, context: Sequence[str]) -> tuple[
 
 
 def _grids(rows: PriceRows, priced: NDArray[np.bool_]) -> tuple[Days, dict[Role, Grid], dict[str, Grid]]:
-    """Return all days, and grids `[days, symbols]` of the prices and of the other columns of the `priced` rows."""
+    """Return all days, and grids `[days, symbols]` of prices and of other numeric columns, from the `priced` rows."""
     days, day_codes = np.unique(rows.days, return_inverse=True)
     shape = len(days), len(rows.symbols)
     cell = (day_codes * shape[1] + rows.codes)[priced]
@@ -145,7 +145,7 @@ def _grids(rows: PriceRows, priced: NDArray[np.bool_]) -> tuple[Days, dict[Role,
 
 
 def _repeated_rows(rows: PriceRows, priced: NDArray[np.bool_]) -> tuple[int, tuple[SuspiciousRow, ...]]:
-    """Count the duplicate rows with the same prices, and return the first difference of each day of a symbol."""
+    """Return the number of duplicate rows with equal prices; and of each symbol and day the first unequal price."""
     keys = pd.DataFrame({"code": rows.codes, "day": rows.days})
     again = keys.duplicated()
     if not again.any():
@@ -168,7 +168,7 @@ def _clean_bars(cells: dict[Role, Grid], counts: dict[str, int]) -> tuple[dict[R
 
     The factor is adjusted close / close; a day without an adjusted close takes the symbol's last factor, or 1 before
     its first. Prices of days without a close are dropped, and highs and lows are widened to open and close. `counts`
-    gets the numbers of corrections.
+    gets the numbers of corrections. `cells` is emptied, to free memory.
     """
     # Pop one after the other to free their memory.
     close = cells.pop("close")
@@ -197,7 +197,7 @@ def _clean_bars(cells: dict[Role, Grid], counts: dict[str, int]) -> tuple[dict[R
 def _column_order(
     symbols: tuple[str, ...], has_price: NDArray[np.bool_], context: dict[str, None], source: str
 ) -> tuple[list[int], int]:
-    """Return the positions of the panel's columns, tradable ones first, and the number of tradable ones."""
+    """Return positions in `symbols` of those with a price, tradable ones first, and the number of tradable ones."""
     position = {symbols[column]: int(column) for column in np.flatnonzero(has_price)}
     if not position:
         raise InputError(
@@ -235,7 +235,7 @@ def _histories(prices: CleanPrices) -> tuple[tuple[SymbolHistory, ...], int]:
 def suspicious_prices(
     days: Days, symbols: Sequence[str], raw: Mapping[Role, Grid], prices: Mapping[Role, Grid]
 ) -> Iterator[SuspiciousRow]:
-    """Find suspicious prices, float64 `[days, symbols]` of each role: `raw` as in the files, `prices` cleaned bars."""
+    """Find suspicious prices; `raw` (from the files) and `prices` (clean) are float64 `[days, symbols]` by role."""
     for column, symbol in enumerate(symbols):
         closes = raw["close"][:, column]
         # Vendors write zeros on days without trading.
@@ -282,7 +282,8 @@ def _jumps(first: Grid, close: Grid) -> Iterator[_Finding]:
     """Find changes of the close that reach ten standard deviations of the daily log returns around them.
 
     The deviation is the larger of those of the 20 days before and the 20 days after, of which most must have a changed
-    close. The change must be a factor of two or more, or its overnight part within 3 % of a split's ratio.
+    close. The change must be a factor of two or more, or that from the close to `first`, the next open (or close), be
+    within 3 % of a split's ratio. Before the last day, a split by two or more or a factor of 5 is a jump, not a move.
     """
     overnight, moves = np.log(first[1:] / close[:-1]), np.log(close[1:] / close[:-1])
     for move in np.flatnonzero(np.maximum(np.abs(overnight), np.abs(moves)) > np.log(1.5) - _SPLIT_TOLERANCE).tolist():
@@ -305,7 +306,7 @@ def _jumps(first: Grid, close: Grid) -> Iterator[_Finding]:
 
 
 def _late(adjusted: Grid, close: Grid) -> Iterator[_Finding]:
-    """Find the day on which adjusted closes begin, if closes begin earlier and differ then by over 2 %."""
+    """Find the day of the first adjusted close, if closes begin earlier and that day's two differ by over 2 %."""
     factor = np.where((adjusted > 0.0) & (close > 0.0), adjusted, np.nan) / np.where(close > 0.0, close, np.nan)
     known = np.flatnonzero(~np.isnan(factor))
     if len(known) and known[0] > 0 and not 1.0 / _LATE_FACTOR < factor[known[0]] < _LATE_FACTOR:
