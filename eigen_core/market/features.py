@@ -1,7 +1,5 @@
-"""Features of each symbol: from prices, columns of the data, and registered functions.
-
-They are computed on the days on which the symbol has a price. No value depends on later days.
-"""
+"""Features of each symbol: from prices, from other numeric columns of the files, and from registered functions. They
+are computed on the days on which the symbol has a price. No value depends on later days."""
 
 import traceback
 from collections import Counter
@@ -25,7 +23,7 @@ FeatureSet = Literal["returns", "classic", "columns"]
 Series = NDArray[np.float64]
 
 FORWARD_FILL_DAYS = 10
-"""Days without a price for which a symbol keeps its last features; then they are unknown."""
+"""Consecutive days without a price on which a symbol keeps its last features; on further ones they are unknown."""
 
 _GROUP = "eigen.features"
 _COLUMNS = "columns"
@@ -37,14 +35,14 @@ Future = Literal["cut off", "shuffled"]
 FUTURES: tuple[Future, ...] = ("cut off", "shuffled")
 SHUFFLED_DEVIATION = 0.2
 TOLERANCE = 1e-8
-"""Largest change, as a share of a feature's standard deviation, that counts as rounding."""
+"""Largest change of a feature, as a share of its standard deviation, that counts as rounding and not as look-ahead."""
 _SMALLEST_DEVIATION = 1e-6
 _CHECKED_COLUMNS, _CHECKED_DAYS, _FEWEST_DAYS = 8, 3, 30
 
 
 @dataclass(frozen=True)
 class Bars:
-    """Daily bars of one symbol, float64 `[days]`, NaN if unknown; days with a `close` have `high` and `low`."""
+    """Daily bars of one symbol, float64 `[days]`, NaN if unknown; a day with a close has a high and a low, too."""
 
     open: Series
     high: Series
@@ -54,7 +52,7 @@ class Bars:
     dates: NDArray[np.datetime64]
 
     def at(self, days: "NDArray[np.intp] | slice") -> "Bars":
-        """Return a read-only copy of the bars of some days."""
+        """Return a read-only copy of the bars at positions `days`."""
         chosen = {field.name: np.array(getattr(self, field.name)[days]) for field in fields(self)}
         for array in chosen.values():
             array.setflags(write=False)
@@ -66,10 +64,8 @@ class Bars:
 
 
 def _returns(bars: Bars) -> dict[str, Series]:
-    """Return features that do not depend on the price level; RSI, MACD and means are TA-Lib's.
-
-    `volume` is the z-score of the logarithm of the volume over 60 days.
-    """
+    """Return features by name; none depends on the price level. RSI, MACD and moving averages are computed by TA-Lib;
+    `volume` is the z-score of the volume's logarithm over 60 days."""
     # Divide by the first close: indicators contain thresholds that must not depend on the price level.
     close, log_close = bars.close / bars.close[0], pd.Series(np.log(bars.close))
     macd, signal, _ = talib.MACD(close, *_MACD_DAYS)
@@ -117,13 +113,13 @@ _SETS: Mapping[str, Callable[[Bars], dict[str, Series]]] = {
 
 @cache
 def feature_names(feature_set: FeatureSet, has_range: bool, has_volume: bool) -> tuple[str, ...]:
-    """Return the names of a set's features; no `range` without highs and lows, no `volume` without volumes."""
+    """Return the names of a feature set; `range` needs files with highs and lows, `volume` files with volumes."""
     missing = {name for name, known in (("range", has_range), ("volume", has_volume)) if not known}
     return tuple(name for name in _SETS[feature_set](_sample_bars()) if name not in missing)
 
 
 def column_features(bars: Bars, feature_set: FeatureSet, has_range: bool, has_volume: bool) -> Series:
-    """Return a set's features, float64 `[days, features]`, NaN without a price and while an indicator warms up."""
+    """Return a feature set of one symbol, float64 `[days, features]`; NaN without a price or enough days before."""
     names = feature_names(feature_set, has_range, has_volume)
     values = np.full((len(bars.close), len(names)), np.nan)
     days, own = bars.with_price()
@@ -134,12 +130,12 @@ def column_features(bars: Bars, feature_set: FeatureSet, has_range: bool, has_vo
 
 
 def forward_fill(values: Series) -> Series:
-    """Fill unknown values of `[days, features]` with the last known one, at most `FORWARD_FILL_DAYS` days old."""
+    """Fill unknown values (NaN) of `[days, features]` with the last known one, for `FORWARD_FILL_DAYS` days at most."""
     return pd.DataFrame(values).ffill(limit=FORWARD_FILL_DAYS).to_numpy()
 
 
 def _rolling_moments(values: Series, days: int) -> tuple[Series, Series]:
-    """Return mean and standard deviation over `days` values; NaN for the first `days` - 1."""
+    """Return rolling mean and standard deviation of the last `days` values; NaN for the first `days` - 1."""
     mean, deviation = np.full(len(values), np.nan), np.full(len(values), np.nan)
     windows = len(values) - days + 1
     if windows > 0:
@@ -159,24 +155,24 @@ def _sample_bars() -> Bars:
 
 
 FeatureValues = Callable[[Bars], ArrayLike | Mapping[str, ArrayLike]]
-"""A feature function: takes read-only bars of a symbol's days with a price, and returns one value per day, or a mapping
-of names to such values. Infinity and NaN mean unknown. It must not use later days; `eigen audit` tests this."""
+"""A feature function: takes read-only bars of a symbol's days with a price, and returns one number a day, or a mapping
+of names to arrays of these. Infinity and NaN mean unknown. It must not use later days; `eigen audit` tests this."""
 
 
 @dataclass(frozen=True)
 class FeatureFunction:
-    """A registered function; its features are named `name`, or `name.key` if it returns several."""
+    """A feature function, `compute`; its feature is named `name`, or `name.key` each if it returns a mapping."""
 
     name: str
     compute: FeatureValues
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Names of its features, from a call with a random walk."""
+        """Names of the features that the function returns when it is called with a random walk."""
         return tuple(self.features_of(_sample_bars(), "a random walk"))
 
     def features_of(self, bars: Bars, symbol: str) -> dict[str, Series]:
-        """Return the features by name, float64 `[days]`, NaN if unknown; raise `InputError` if the function fails."""
+        """Call the function; return features by name, float64 `[days]`, NaN if unknown; `InputError` if it fails."""
         try:
             returned = self.compute(bars)
         except Exception as error:
@@ -204,7 +200,7 @@ class FeatureFunction:
 
 
 def feature_functions(market: MarketConfig) -> tuple[FeatureFunction, ...]:
-    """Return the functions of `market.own_features`; raise `InputError` if one is missing or ambiguous."""
+    """Import the functions that `market.own_features` names; `InputError` if one is not registered, or twice."""
     names = dict.fromkeys(market.own_features)
     return tuple(FeatureFunction(name, _registered_function(name)) for name in names if name != _COLUMNS)
 
@@ -237,11 +233,11 @@ def _registered_function(name: str) -> FeatureValues:
 class PanelFeatures:
     """The features that `market` selects, for each symbol (column of `prices`), before normalisation.
 
-    `names` has all features, and ends with `own_names`: columns of the data, then features of registered functions.
-    `shape` is (days, symbols, features).
+    `names` has all features, and ends with `own_names`: other numeric columns of the files, then features of feature
+    functions. `shape` is (days, symbols, features).
 
     Raises:
-        InputError: a function is not registered or fails, the data has no numeric columns, or names repeat.
+        InputError: a function is not registered or fails, the files lack other numeric columns, or names repeat.
     """
 
     def __init__(self, prices: CleanPrices, market: MarketConfig) -> None:
@@ -260,7 +256,7 @@ class PanelFeatures:
             raise InputError(f"Several features are called '{repeated[0]}': rename the column or the function.")
 
     def of_column(self, column: int) -> Series:
-        """Return the features of one symbol, float64 `[days, features]`, NaN if unknown and on days without a price."""
+        """Return all features of one symbol, float64 `[days, features]`; NaN if unknown or on days without a price."""
         bars, prices = self.bars(column), self.prices
         of_set = column_features(bars, self.market.features, prices.has_range, prices.has_volume)
         priced = ~np.isnan(bars.close)
@@ -271,7 +267,7 @@ class PanelFeatures:
         return map(self.of_column, range(len(self.prices.symbols)))
 
     def of_functions(self, column: int) -> dict[str, Series]:
-        """Return the features that registered functions compute of one column, float64 `[days]`, by name."""
+        """Return the features that feature functions compute for one symbol, float64 `[days]`, by name."""
         days, bars = self.bars(column).with_price()
         features: dict[str, Series] = {}
         for function in self.functions:
@@ -294,12 +290,13 @@ class PanelFeatures:
 
 @dataclass(frozen=True)
 class LookAhead:
-    """A price or feature whose value changes when later days do.
+    """A price or feature of a symbol whose value on a day changed when prices of later days were changed.
 
     Attributes:
         normalised: only the normalised value changes: its mean or deviation uses days after training.
+        files: the symbol's price files; empty if not known.
         day: first day whose value changes (YYYY-MM-DD).
-        last_known: last day before those that were cut off or shuffled (`future`).
+        last_known: last day whose prices were kept; those of later days were cut off or shuffled (`future`).
         symbols: number of symbols whose values of this feature change.
     """
 
@@ -323,7 +320,8 @@ class LookAhead:
 def first_changes(
     before: NDArray[Any], after: NDArray[Any], tolerance: Series | float | None = None
 ) -> NDArray[np.int64]:
-    """Return each column's first row in which `before` and `after` differ, by over `tolerance` or a NaN; -1 if none."""
+    """Return, int64 `[columns]`, the first row in which `before` and `after`, `[rows, columns]`, differ: one is NaN, or
+    the difference is over `tolerance` (None: what rounding can cause); -1 if there is none."""
     if tolerance is None:
         # Tolerate rounding, relative to a column's standard deviation or, if it is constant, to its level.
         values = pd.DataFrame(before)
@@ -335,7 +333,7 @@ def first_changes(
 
 
 def look_ahead_of_functions(features: PanelFeatures) -> tuple[LookAhead, ...]:
-    """Test registered functions for look-ahead on a few days of a few symbols; return one finding per feature."""
+    """Test feature functions on a few days of a few symbols; return one finding per feature that has look-ahead."""
     symbols = features.prices.symbols
     columns = np.unique(np.linspace(0, len(symbols) - 1, _CHECKED_COLUMNS).round().astype(np.int64))
     return first_of_each_feature(
@@ -354,7 +352,7 @@ def first_of_each_feature(findings: Iterable[LookAhead]) -> tuple[LookAhead, ...
 
 
 def look_ahead_of_function(function: FeatureFunction, bars: Bars, symbol: str) -> Iterator[LookAhead]:
-    """Yield the look-ahead of a function on a few days of a symbol; none if the symbol has fewer than 30 days."""
+    """Cut off or shuffle the days after a few days of a symbol; yield features that change. None below 30 days."""
     days = len(bars.close)
     if days < _FEWEST_DAYS:
         return
