@@ -1,4 +1,4 @@
-"""Formats of price files: headings, vendors, dates and time zones, and settings to suggest for an unknown format."""
+"""Formats of price files: headings, vendors, dates and time zones; and the settings that fit an unknown format."""
 
 import re
 import shlex
@@ -28,10 +28,10 @@ ALIASES: dict[Role, tuple[str, ...]] = {
     "adjusted_close": ("adjclose", "adjustedclose"),
     "volume": ("volume", "vol"),
 }
-"""Headings of each role in the long layout, as `heading_key` returns them; the first one present counts."""
+"""Headings of roles in the long layout (a row per symbol and day), by `heading_key`; the first in a file counts."""
 
 _SHOWN_NAMES = 6
-# For the suggested settings.
+# For `suggest_settings`.
 _ROWS, _MOST_SYMBOLS = 3_000, 500
 _ORDERS = (
     "%m %d %Y", "%d %m %Y", "%d %b %Y", "%d %B %Y", "%b %d %Y", "%B %d %Y", "%Y %b %d", "%Y %m %d", "%m %d %y",
@@ -69,11 +69,11 @@ Numbers = Mapping[str, "pd.Series[float]"]
 
 
 class LayoutError(InputError):
-    """A file cannot be read; the message continues a sentence that begins with the file's name."""
+    """A price file cannot be read; the message continues a sentence that begins with the file's path."""
 
 
 def clean_text(text: str) -> str:
-    """Return text without invisible characters and surrounding spaces, and with single spaces."""
+    """Return `text` without invisible characters, and with single spaces between words only."""
     return " ".join(_INVISIBLE.sub("", text).split())
 
 
@@ -92,10 +92,10 @@ class Vendor:
 
     Attributes:
         headings, optional: required and optional headings, as `heading_key` returns them, separated by spaces.
-        roles: headings of roles, if they differ from `ALIASES`.
+        roles: the heading of a role, if it is not one of `ALIASES`.
         date_formats: formats for `parse_dates`; empty: the formats of the long layout.
-        time_zone: time zone in which the timestamps, written in UTC, are midnights.
-        symbol_from: pattern of file names; None: a file's name is its symbol.
+        time_zone: time zone in which the timestamps, written in UTC, are midnights; None: the date shown is the day.
+        symbol_from: pattern of file names, like `market.symbol_from`; None: a file's name is its symbol.
         has_units: numbers may have a currency sign, thousands separators or a letter (K, M, B, T).
     """
 
@@ -136,8 +136,8 @@ VENDORS = {
         symbol_from="{symbol}-{part}.csv",
     ),
 }
-"""Vendors with headings of their own. Stooq, freqtrade and DuckDB use the long layout; for yfinance see
-`parse_headings`."""
+"""Vendors whose headings differ from the long layout. Stooq, freqtrade and DuckDB use it; `parse_headings` reads
+yfinance's two lines of headings."""
 
 # The columns of spot prices in Binance's archive, whose files have no headings.
 _KLINES = (
@@ -157,7 +157,7 @@ class Columns:
 
 
 def columns_of(names: Sequence[str], market: MarketConfig) -> Columns | None:
-    """Return the columns of a file's headings, None if unknown; `LayoutError` if one of `market.columns` is missing."""
+    """Find columns by headings; None if these fit no layout. `LayoutError` if one of `market.columns` is missing."""
     seen = [clean_text(name) for name in names]
     named: dict[Role, int] = {}
     for role in ALIASES:
@@ -194,7 +194,7 @@ def columns_of(names: Sequence[str], market: MarketConfig) -> Columns | None:
 
 
 def parse_headings(lines: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], tuple[str, ...], int]:
-    """Find headings, tickers (a second line of headings) and the number of heading lines in a file's first 3 lines."""
+    """Return headings, tickers (a second line of them) and the number of heading lines from a file's first 3 lines."""
     names, second, third = lines
     tickers: tuple[str, ...] = ()
     if len(names) == len(_KLINES) and all(re.fullmatch(r"\d{13}|\d{16}", names[place]) for place in (0, 6)):
@@ -219,7 +219,7 @@ def list_headings(names: Sequence[str]) -> str:
 
 
 def _field_level(upper: Sequence[str], lower: Sequence[str]) -> int | None:
-    """Return which of two lines has yfinance's fields, 0 or 1 (the other has the tickers); None: neither."""
+    """Return which of two lines has yfinance's price fields, 0 or 1 (the other has tickers); None if neither has."""
     names = [heading_key(line[0]) for line in (upper, lower)]
     if set(names) == {"price", "ticker"}:
         return names.index("price")
@@ -229,7 +229,7 @@ def _field_level(upper: Sequence[str], lower: Sequence[str]) -> int | None:
 
 
 def suggest_settings(cells: Cells, market: MarketConfig, date: str | None = None, file_name: str = "") -> str:
-    """Return suggested settings for a file, as the end of a sentence.
+    """Return the settings that most likely fit a file's cells, as the end of an error message.
 
     `date` is the heading of the dates, None if the columns are unknown; `file_name` is set if the symbol is unknown.
     """
@@ -245,7 +245,7 @@ def suggest_settings(cells: Cells, market: MarketConfig, date: str | None = None
 
 
 def settings_to_add(found: Mapping[str, str]) -> str:
-    """Return settings of `market` to add to the command, as the end of a sentence."""
+    """Return flags with these settings of `market` to add to the command, as the end of an error message."""
     if not found:
         return (
             ": name its columns in market.columns.date, market.columns.close and so on, and the format of its dates in "
@@ -256,7 +256,7 @@ def settings_to_add(found: Mapping[str, str]) -> str:
 
 
 def likely_time_zone(utc: pd.DatetimeIndex) -> str:
-    """Guess the exchange's time zone: local times fit its sessions, Monday to Friday, best; UTC if it has weekends."""
+    """Guess an exchange's time zone from timestamps in UTC, by the hours of sessions; UTC if some are on weekends."""
     if all((utc.day_of_week == day).mean() > 0.05 for day in (SATURDAY, SATURDAY + 1)):
         return "UTC"
 
@@ -336,7 +336,7 @@ def _layout(cells: Cells, market: MarketConfig) -> tuple[str, dict[str, str]]:
 
 
 def _price_columns(numbers: Numbers, roles: Mapping[Role, str]) -> dict[Role, str]:
-    """Find the price columns by headings; if these lack one of open, high, low and close, find the four by values."""
+    """Find price columns by headings; if these lack one of open, high, low and close, find those four by values."""
     found: dict[Role, str] = {role: heading for role, heading in roles.items() if heading in numbers}
     for role, words in _WORDS.items():
         for heading in numbers:
@@ -364,7 +364,7 @@ def _price_columns(numbers: Numbers, roles: Mapping[Role, str]) -> dict[Role, st
 
 
 def _likely_symbols(numbers: Numbers) -> list[str]:
-    """Return columns that are probably closes: positive, changing, and not named after another column."""
+    """Return the headings of columns that are probably closes: positive, changing, and not named after another one."""
     capitals = sum(map(str.isupper, numbers)) > len(numbers) / 2
     found = []
     for heading, values in numbers.items():
@@ -380,7 +380,7 @@ def _likely_symbols(numbers: Numbers) -> list[str]:
 
 
 def _is_key(dates: "pd.Series[Any]", cells: "pd.Series[Any]") -> bool:
-    """Return whether the column can be the symbols: date and cell identify a row, and cells repeat."""
+    """Return whether a column can contain the symbols: its cell and the date identify a row, and its cells repeat."""
     # The ticker NA may be read as missing.
     both = pd.DataFrame({"date": dates, "cells": cells.astype("str").fillna("")})[dates.notna().to_numpy()]
     return bool(both.duplicated().mean() < 0.01) and 1 < both["cells"].nunique() <= len(both) / 3
@@ -392,7 +392,7 @@ def _texts(column: "pd.Series[Any]") -> "pd.Series[str]":
 
 
 def _date_format(column: "pd.Series[Any]") -> str | None:
-    """Return the format that fits all cells, with most consecutive dates; empty: not needed, None: there is none."""
+    """Return the `market.date_format` that fits all cells best; empty if none is needed, None if none fits."""
     texts = _texts(column)
     if parse_dates(texts)["valid"].all():
         return ""
@@ -415,7 +415,7 @@ def _are_dates(column: "pd.Series[Any]") -> bool:
 
 
 def _numbers(column: "pd.Series[Any]") -> "pd.Series[float] | None":
-    """Return a column as numbers in any notation; None if most cells are not numbers."""
+    """Return a column as numbers, however they are written; None if fewer than 90 % of the cells are numbers."""
     if column.dtype.kind in "bM":
         return None
     if pd.api.types.is_numeric_dtype(column.dtype):
@@ -431,7 +431,7 @@ def _numbers(column: "pd.Series[Any]") -> "pd.Series[float] | None":
 Days = NDArray[np.datetime64]
 
 EPOCHS = ("s", "ms", "us", "ns")
-"""Values of `market.date_format` that are a unit of time since 1970."""
+"""Values of `market.date_format` for numbers that count this unit of time since 1970."""
 SATURDAY = 5
 
 _DIGITS = {8: "%Y%m%d", 13: "ms", 16: "us", 19: "ns"}
@@ -447,7 +447,7 @@ _EARLIEST, _LATEST, _LARGEST_COUNT = pd.Timestamp("1800-01-01"), pd.Timestamp("2
 
 
 def to_text(column: "pd.Series[Any]") -> "pd.Series[str]":
-    """Return cells as text: floats rounded to integers, missing cells empty."""
+    """Return cells as text without surrounding spaces: floats rounded to integers, missing cells empty."""
     if pd.api.types.is_float_dtype(column.dtype):
         column = column.map("{:.0f}".format, na_action="ignore")
     return column.astype("str").where(column.notna(), "").str.strip()
@@ -484,7 +484,7 @@ def parse_dates(column: "pd.Series[Any]", formats: Sequence[str] = ()) -> pd.Dat
 
 
 def parse_format(texts: "pd.Series[str]", pattern: str) -> pd.DataFrame:
-    """Parse texts in one format as `parse_dates` does; NaT where it does not fit."""
+    """Parse texts in one format, into the columns that `parse_dates` returns; NaT where the format does not fit."""
     if pattern in EPOCHS:
         numbers = pd.to_numeric(texts, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
         known = np.abs(numbers) < _LARGEST_COUNT
@@ -509,7 +509,7 @@ def parse_times_of_day(column: "pd.Series[Any]") -> NDArray[np.float64]:
 
 
 def weekdays_of(days: Days) -> NDArray[np.int64]:
-    """Return 0 for Monday to 6 for Sunday."""
+    """Return the weekdays of `days`: 0 for Monday to 6 for Sunday."""
     return (days.astype(np.int64) + 3) % 7
 
 
