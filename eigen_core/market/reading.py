@@ -57,9 +57,10 @@ class SourceFile:
     """A price file.
 
     Attributes:
-        form: `csv`, `parquet` or `arrow`.
-        symbol: symbol in the file's name, used if the file has no symbol column; empty if unknown.
-        partition: key and value of each parent folder `key=value`.
+        form: `csv`, `parquet` or `arrow` (also Feather).
+        symbol: symbol in the file's name, used if the file has no column of symbols; empty if the name has none.
+        sha256: of the file's bytes, before decompression.
+        partition: key and value of each parent folder that is named `key=value`.
     """
 
     path: Path
@@ -73,7 +74,7 @@ class SourceFile:
         return "/".join([*(f"{key}={value}" for key, value in self.partition), self.path.name])
 
     def read(self) -> bytes:
-        """Return the decompressed content; `InputError` if the file is unreadable, damaged or not the one hashed."""
+        """Return the decompressed content; `InputError` if the file is unreadable, damaged or not that of `sha256`."""
         try:
             content = self.path.read_bytes()
             if hashlib.sha256(content).hexdigest() != self.sha256:
@@ -95,7 +96,7 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Source:
-    """A file or folder of prices: its price files sorted by name, and the names of its other files."""
+    """A file or folder that `market.data` names: its price files sorted by name, and the names of its other files."""
 
     path: Path
     files: tuple[SourceFile, ...]
@@ -103,7 +104,7 @@ class Source:
 
 
 def find_source(market: MarketConfig) -> Source:
-    """Find and hash the price files of `market.data`."""
+    """Find and hash the price files of `market.data`; `InputError` if there are none or they cannot be read."""
     path, symbol_from = path_of_data(market.data), market.symbol_from
     try:
         if path.is_dir():
@@ -123,7 +124,7 @@ def find_source(market: MarketConfig) -> Source:
 
 
 def symbol_in(name: str, symbol_from: str) -> str:
-    """Return the symbol in a file's name by a pattern like `{symbol}-1d-{part}.csv`; empty without a match."""
+    """Return the symbol in a file's name by a pattern like `{symbol}-1d-{part}.csv`; empty if it does not match."""
     pattern = re.sub(r"^\\{part\\}", r"\\d[-_.\\d]*", re.escape(symbol_from)).replace(r"\{part\}", r"\d.*?")
     pattern = pattern.replace(r"\{symbol\}", "(?P<symbol>.+?)")
     found = re.fullmatch(pattern, name, re.IGNORECASE)
@@ -131,7 +132,7 @@ def symbol_in(name: str, symbol_from: str) -> str:
 
 
 def require_memory_to_read(source: Source, config: Config) -> None:
-    """Raise `InputError` if reading files of this size would exceed the memory guard's hard line."""
+    """Raise `InputError` if reading `source` would take the memory to `memory.hard` of a limit, by its files' sizes."""
     text = 0
     for path in (file.path for file in source.files):
         text += (length := path.stat().st_size)
@@ -198,7 +199,7 @@ def _form_of(path: Path) -> str:
 
 
 OWN = "own column "
-"""Prefix of the names of further numeric columns, which may otherwise equal the role of a price."""
+"""Prefix of the other numeric columns in `FileRows.rows`; their headings alone may equal the role of a price."""
 
 _NO_VALUES = "na n/a #n/a nan -nan null none - -- . <na> nat #div/0! #value! #ref! #name? #num! #null!"
 _MARKERS = frozenset(("", *_NO_VALUES.split()))
@@ -222,12 +223,14 @@ _ROW_NUMBERS = ("index", "id", "row", "rownumber")
 
 @dataclass(frozen=True)
 class FileRows:
-    """The rows of the file `name`.
+    """The rows of the file `name`, in layout `long` or `wide`.
 
     Attributes:
-        rows: `code`, index into `symbols`; `timestamp` and `offset` from `parse_dates`; and, in float64 with NaN for
-            missing cells, prices by role and further columns with the prefix `OWN`.
-        read, undated: number of rows, and number of rows dropped because they lack a date or symbol.
+        rows: columns `code`, index into `symbols`; `timestamp` and `offset` from `parse_dates`; and, in float64 with
+            NaN for missing cells, prices by role and other numeric columns with the prefix `OWN`.
+        read, undated: number of rows read, and of those dropped because they lack a date or symbol.
+        ignored: headings of unused columns, and keys of unused partitions.
+        vendor: the vendor whose headings the file has; None: the long or wide layout.
     """
 
     name: str
@@ -241,7 +244,7 @@ class FileRows:
 
 
 def read_source(source: Source, market: MarketConfig) -> Iterator[FileRows]:
-    """Read the files of `source` one after another."""
+    """Read the files of `source` one after another; `InputError` if one is damaged or its columns are unknown."""
     for file in source.files:
         try:
             content = file.read()
@@ -265,7 +268,7 @@ def read_source(source: Source, market: MarketConfig) -> Iterator[FileRows]:
 
 @dataclass
 class _Table:
-    """A file's headings (`tickers`: a second line) and cells; messages call its first row `row_word` `first_row`."""
+    """A file's headings (`tickers`: a second line) and cells; `row_word` and `first_row` name the first in messages."""
 
     file: SourceFile
     market: MarketConfig
@@ -349,7 +352,7 @@ class _Table:
         )
 
     def _add_partition(self, key: str, value: str) -> bool:
-        """Add a partition's key as a column if it is the symbol or the date; return whether it is a column."""
+        """Add a partition as a column if its key is a heading of symbols or dates; return whether it is a column."""
         aliases = next((ALIASES[role] for role in ("symbol", "date") if heading_key(key) in ALIASES[role]), ())
         if aliases and not self.tickers and not any(heading_key(name) in aliases for name in self.names):
             self.cells[len(self.names)] = "" if value == _NO_PARTITION else unquote(value)
@@ -405,7 +408,7 @@ class _Table:
         return np.asarray(numbers.to_numpy(dtype=np.float64, na_value=np.nan))
 
     def _is_own(self, place: int) -> bool:
-        """Return whether an unused column is a feature: it contains numbers that are not row numbers."""
+        """Return whether a column without a role is a feature: most cells are numbers, but not row numbers."""
         if not self.market.uses_columns:
             return False
         column = self.cells[place].dropna().head(_CELLS_TO_JUDGE_BY)
@@ -493,7 +496,7 @@ def _text_columns(names: Sequence[str], market: MarketConfig) -> set[int]:
 
 
 def _marks(content: bytes, start: int, separator: str, market: MarketConfig) -> tuple[str, str | None]:
-    """Return the decimal mark of a file's numbers, and the thousands separator or None."""
+    """Return the decimal mark of a file's numbers, and their thousands separator (None: they have none)."""
     if market.decimal is not None:
         return market.decimal, {".": ",", ",": "."}[market.decimal]
     commas = content.find(b'"' if separator == "," else b",", start) >= 0
