@@ -1,1 +1,1 @@
-"""For every package: errors, files, processes, progress, random numbers, records, text; none of it imports torch."""
+"""Modules that all packages of Eigen may use: errors, files, process, progress, records and others, without torch."""

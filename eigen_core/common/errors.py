@@ -2,17 +2,17 @@
 
 
 class InputError(ValueError):
-    """Invalid user input.
+    """A setting, a file, the store or something else that the user chose cannot be used.
 
-    The message says in one or two sentences what is wrong, where, and what to do. The command line prints it without a
-    traceback and exits with code 2.
+    The message says in one or two sentences what is wrong, where, and what to do. The command `eigen` prints it without
+    a traceback and exits with code 2.
     """
 
 
 class WorkerLostError(RuntimeError):
-    """A Dask worker exited or sent no heartbeat while it computed agents; the other workers can retry the phase.
+    """A Dask worker exited, sent no heartbeat or was released while it evaluated or trained agents, or none is left.
 
-    `address` is the worker's address; None if unknown.
+    The run may call the phase (`evaluate` or `train`) again. `address`: network address of the worker; None if unknown.
     """
 
     def __init__(self, message: str, address: str | None = None) -> None:
@@ -21,12 +21,12 @@ class WorkerLostError(RuntimeError):
 
 
 class SchedulerLostError(RuntimeError):
-    """The Dask scheduler of the workers cannot be reached. Once it runs again, the training run can be resumed."""
+    """The scheduler of the Dask workers cannot be reached. Once it runs again, `eigen resume` continues the run."""
 
 
 class Stopped(Exception):  # noqa: N818 - not always an error: the user may have asked for it
-    """A training ended before its last generation; the message says why, what is saved and how to continue."""
+    """A training run ended before its last generation; the message says why, what is saved and how to continue."""
 
 
 class StoppedByMemory(Stopped):
-    """A training was not started, or was ended early, because it would have run out of memory."""
+    """A training run did not start, or ended early, because it would have run out of memory."""

@@ -15,7 +15,7 @@ import google_crc32c
 from eigen_core.common.errors import InputError
 
 HIDDEN = "."
-"""First character of names that are internal to a store, such as those of temporary files."""
+"""First character of the names of temporary and other internal files, which a store of runs does not list."""
 _TEMPORARY = f"{HIDDEN}writing-"
 _BLOCK = 4 << 20
 _OPEN_ATTEMPTS = 10
@@ -24,7 +24,7 @@ _OPEN_PAUSE_SECONDS = 0.01
 _NOT_A_FOLDER = "a file is in the place of a folder. Move it away or {instead}"
 _FORBIDDEN = "permission is denied. Change the permissions or {instead}"
 FREE_SPACE = "Free some"
-"""First words of the advice in messages about a full disk, which callers recognise by them."""
+"""First words of the advice about a full disk; callers search a message for them to find out whether a disk is full."""
 _FULL = f"there is no space left. {FREE_SPACE} or {{instead}}"
 _CANNOT_LOCK = "its file system cannot lock files. Choose a folder on a local disk"
 _REASONS = {
@@ -48,10 +48,10 @@ _REASONS = {
 
 @contextmanager
 def explained(action: str, path: Path, instead: str = "choose another path") -> Iterator[None]:
-    """Raise an `OSError` that the user can correct as an `InputError`, any other unchanged.
+    """Raise an `OSError` of the block as an `InputError` if `_REASONS` has a reason for it, any other unchanged.
 
-    The message is "Cannot {action} {path}: {reason}"; `action` is, for example, "save generation 7 in", and `instead`
-    is the last words of its advice, after "or".
+    The message is "Cannot {action} {path}: {reason}.", where `action` is, for example, "save generation 7 in". Most
+    reasons end with advice to the user, which ends with "or {instead}".
     """
     try:
         yield
@@ -63,7 +63,7 @@ def explained(action: str, path: Path, instead: str = "choose another path") -> 
 
 
 def require_place(path: Path) -> None:
-    """Raise `InputError` if no file can be written at `path`; create nothing. Call it before computing the content."""
+    """Raise `InputError` if no file can be written at `path`; create nothing. For a check before a long computation."""
     nearest = nearest_existing(path.absolute().parent)
     with explained("write", path):
         if not nearest.is_dir():
@@ -107,9 +107,9 @@ def sync_file(file: BinaryIO) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that atomically and durably replaces `path` once the block ends without an error.
+    """Yield a new file, open for writing and reading, that replaces `path` atomically and durably at the block's end.
 
-    Missing folders are created. The file may be read inside the block.
+    Missing folders are created. If the block raises an error, the new file is deleted and `path` stays unchanged.
     """
     with temporary_file(path.parent) as (file, temporary):
         yield file
@@ -144,7 +144,7 @@ def _open_new(path: Path) -> BinaryIO:
 
 @contextmanager
 def open_regular_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to read; `IsADirectoryError` if it is no regular file."""
+    """Open a file to read; `IsADirectoryError` if it is a folder, pipe or device."""
     # O_NONBLOCK: opening a pipe would wait until a process writes to it.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with open(descriptor, "rb") as file:
@@ -166,7 +166,7 @@ def crc32c(content: bytes, before: int = 0) -> int:
 
 
 def stream_checksum(stream: BinaryIO) -> tuple[int, int]:
-    """Return size (bytes) and CRC-32C of the rest of a stream, in bounded memory."""
+    """Return size (bytes) and CRC-32C of a stream from its current position to its end, in bounded memory."""
     size = checksum = 0
     while block := stream.read(_BLOCK):
         size += len(block)

@@ -1,7 +1,7 @@
 """This process: environment variables of numeric libraries, stop requests, umask, cache directory, hash of the code.
 
-MKL, torch and cuBLAS read their environment variables when they first compute, OpenMP when torch is imported. This
-module imports none of these libraries.
+MKL, torch and cuBLAS read their environment variables when they first compute, OpenMP when torch is imported. So this
+module, which sets these variables, imports none of these libraries.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ _before: dict[str, str | None] = {}
 
 
 def make_products_reproducible() -> None:
-    """Make the matrix products of MKL and cuBLAS reproducible, unless the user has set their environment variables.
+    """Set MKL_CBWR and CUBLAS_WORKSPACE_CONFIG, unless the user did, so that matrix products are reproducible.
 
     MKL's products then do not depend on the size of the batch. cuBLAS needs workspaces of a fixed size for
     `torch.use_deterministic_algorithms`.
@@ -55,7 +55,7 @@ def wait_passively() -> None:
 
 
 def use_instructions(instructions: Instructions) -> None:
-    """For "avx2", let MKL and torch use AVX2 at most, unless the user's environment variables say otherwise."""
+    """For "avx2", keep MKL and torch at AVX2, unless the user set MKL_CBWR or ATEN_CPU_CAPABILITY; "auto": no limit."""
     if instructions == "avx2":
         if os.environ[MKL_MODE] == STRICT:
             _set(MKL_MODE, _STRICT_AVX2)
@@ -64,7 +64,7 @@ def use_instructions(instructions: Instructions) -> None:
 
 
 def environment_without_instructions() -> dict[str, str]:
-    """Return the environment variables without this module's settings of MKL, torch and cuBLAS, for a child process."""
+    """Return the environment variables for a child process: those that this module has set get their former values."""
     unchanged = {name: value for name, value in os.environ.items() if name not in _before}
     return unchanged | {name: value for name, value in _before.items() if value is not None}
 
@@ -87,10 +87,10 @@ done"""
 
 
 def stop_with_this_process(pid: int, kill_after_seconds: int | None = None) -> Callable[[], None]:
-    """Start a shell that sends SIGTERM to process `pid` when this process exits for any reason.
+    """Start a shell that sends SIGTERM to process `pid` when this process exits for any reason. No effect without `sh`.
 
-    SIGKILL follows after `kill_after_seconds`, unless None. Returns a function that stops the shell; call it once
-    process `pid` has exited.
+    If `pid` still runs `kill_after_seconds` later, SIGKILL follows; None: never. Returns a function that stops the
+    shell; call it once process `pid` has exited.
     """
     shell = shutil.which("sh")
     if shell is None:
@@ -119,10 +119,10 @@ def stop_with_this_process(pid: int, kill_after_seconds: int | None = None) -> C
 
 
 def set_umask(environ: Mapping[str, str]) -> None:
-    """Set the umask from EIGEN_UMASK in `environ`; without it, only the owner may read files of this process.
+    """Set the umask from EIGEN_UMASK in `environ`; without it, only this user may access files of this process.
 
     Raises:
-        InputError: EIGEN_UMASK is no umask.
+        InputError: EIGEN_UMASK is not three octal digits.
     """
     text = environ.get("EIGEN_UMASK", "") or "077"
     if not re.fullmatch(r"0?[0-7]{3}", text):
@@ -135,10 +135,10 @@ _AGAIN_SECONDS = 0.05
 
 @contextmanager
 def stop_requests_unmasked(requests: tuple[type[BaseException], ...]) -> Iterator[None]:
-    """Raise a stop request instead of an error that arose while the stop request was handled.
+    """If the block raises an error while it handles a stop request, raise that stop request instead of the error.
 
     `requests` are the exceptions that signal handlers raise to stop the process. If a signal arrives while Prefect
-    creates a task run, Prefect raises `ValueError("Task run is not set")`, which would end the flow as failed.
+    creates a task run, Prefect raises `ValueError("Task run is not set")`, which would end the flow run as failed.
     """
     try:
         yield
@@ -153,12 +153,12 @@ def stop_requests_unmasked(requests: tuple[type[BaseException], ...]) -> Iterato
 
 @contextmanager
 def stop_requests_raised() -> Iterator[None]:
-    """Stop this process also if a signal handler raises its exception in a finalizer or during garbage collection.
+    """Raise a stop request in the block even if a signal handler raised it in a finalizer or during garbage collection.
 
     Python passes an exception that leaves a finalizer or weakref callback to `sys.unraisablehook`, and goes on. If the
     exception is a stop request (a `BaseException` but no `Exception`: `KeyboardInterrupt`, Prefect's
-    `TerminationSignal`), this raises it again in the main thread, until it reaches ordinary code. Uses SIGALRM, which
-    also interrupts a sleep. Does nothing in other threads, which receive no signals.
+    `TerminationSignal`), the main thread raises it again 0.05 s later, until it does not end in the hook. Uses SIGALRM,
+    which also interrupts a sleep. Does nothing if called in another thread, since only the main thread gets signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -190,7 +190,7 @@ def stop_requests_raised() -> Iterator[None]:
 
 
 def default_cache_root() -> Path:
-    """Return the cache directory: EIGEN_CACHE, else `eigen` in XDG_CACHE_HOME, else `~/.cache/eigen`."""
+    """Return the folder of caches (panels, ...): EIGEN_CACHE, else `eigen` in XDG_CACHE_HOME, else `~/.cache/eigen`."""
     chosen = os.environ.get("EIGEN_CACHE")
     if chosen:
         return Path(os.path.expanduser(chosen))
@@ -199,7 +199,7 @@ def default_cache_root() -> Path:
 
 
 def code_digest(packages: Iterable[str], kinds: Collection[str] = (".py",), extra: str = "") -> str:
-    """Return one SHA-256 of `extra` and of paths and contents of the packages' files whose suffix is in `kinds`."""
+    """Return one SHA-256 (hexadecimal) of `extra` and of all files in `packages` with a suffix in `kinds`, by path."""
     found = hashlib.sha256(extra.encode())
     for package in packages:
         root = Path(str(files(package)))

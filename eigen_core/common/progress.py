@@ -1,4 +1,4 @@
-"""Progress of long loops: listeners show it, checks can abort the loop."""
+"""Progress of long loops, which call `report_progress` in each step: a listener shows it, checks can abort the loop."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,10 +7,10 @@ from typing import Protocol
 
 
 class ProgressListener(Protocol):
-    """Receives progress. Implementations must be cheap and must not raise."""
+    """Receives the progress of loops. `update` must be fast and must not raise."""
 
     def update(self, name: str, done: int, total: int) -> None:
-        """Called after each step of the loop `name`: `done` of `total` steps (or bytes) are done."""
+        """Called after each step of the loop `name`, such as "train": `done` of `total` steps (or bytes) are done."""
 
 
 _listener: ContextVar[ProgressListener | None] = ContextVar("eigen_progress", default=None)
@@ -18,7 +18,7 @@ _listener: ContextVar[ProgressListener | None] = ContextVar("eigen_progress", de
 
 @contextmanager
 def progress_to(listener: ProgressListener) -> Iterator[None]:
-    """Send all progress inside the block to `listener` alone."""
+    """Send the progress of all loops inside the block to `listener`, and not to the listener of an outer block."""
     token = _listener.set(listener)
     try:
         yield
@@ -27,14 +27,14 @@ def progress_to(listener: ProgressListener) -> Iterator[None]:
 
 
 Check = Callable[[], None]
-"""Called between the steps of loops, from any thread; must be cheap. An exception aborts the loop."""
+"""`report_progress` calls it in each step of a loop, in that step's thread; must be fast. An error ends the loop."""
 
 _checks: ContextVar[tuple[Check, ...]] = ContextVar("eigen_checks", default=())
 
 
 @contextmanager
 def checked_by(check: Check) -> Iterator[None]:
-    """Call `check` between the steps of all loops inside the block, after the checks of outer blocks."""
+    """Call `check` in each step of all loops inside the block, after the checks of outer blocks."""
     token = _checks.set((*_checks.get(), check))
     try:
         yield
@@ -43,7 +43,7 @@ def checked_by(check: Check) -> Iterator[None]:
 
 
 def report_progress(name: str, done: int, total: int) -> None:
-    """Report `done` of `total` steps of the loop `name` to the listener, then run the checks, which may raise."""
+    """Report `done` of `total` steps (or bytes) of the loop `name` to the listener, then call the checks."""
     listener = _listener.get()
     if listener is not None:
         listener.update(name, done, total)

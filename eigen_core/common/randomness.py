@@ -1,4 +1,4 @@
-"""Random generators keyed by their purpose: a draw does not depend on order, retries or groups of agents."""
+"""Random generators, one for each purpose: its numbers do not depend on other draws, retries or groups of agents."""
 
 import hashlib
 
@@ -6,12 +6,12 @@ import numpy as np
 
 
 def keyed_generator(seed: int, *key: int | str) -> np.random.Generator:
-    """Return the random generator that a run's `seed` and a `key` determine.
+    """Return a new random generator; equal `seed` (the run's setting) and `key` give equal numbers.
 
     It is counter-based (Philox4x64-10; Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"), keyed by the
     SHA-256 of seed and key, and draws on the CPU: the bits do not depend on the device.
 
-    `key` identifies the draws, by convention (generation, phase, agent, purpose).
+    `key` names what is drawn, by convention (generation, phase, agent, purpose), such as (7, "evolve", 3, "genes").
     """
     name = "\x1f".join(f"{type(part).__name__}:{part}" for part in (seed, *key))
     digest = hashlib.sha256(name.encode()).digest()

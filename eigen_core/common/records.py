@@ -1,4 +1,4 @@
-"""Records of generations and holdout results, logs of records, and the ancestry of agents."""
+"""Results of generations and holdout evaluations as JSON records, and the ancestry of agents that they describe."""
 
 import math
 import zlib
@@ -27,18 +27,18 @@ def _every_field(kind: type["Record"]) -> set[str]:
 
 
 class Record(BaseModel):
-    """A frozen record that rejects unknown keys, infinity and NaN."""
+    """Base of immutable pydantic models that reject unknown keys, infinity and NaN."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
     def model_post_init(self, context: object, /) -> None:  # noqa: ARG002 - pydantic's signature
-        """Share `model_fields_set` among records: one set each would take half of the memory of a run's history."""
+        """Let all records of a class share `model_fields_set`: a set for each would take half of a history's memory."""
         object.__setattr__(self, "__pydantic_fields_set__", _every_field(type(self)))
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A learner's statistic, such as a loss: each generation records its mean over agents and gradient steps."""
+    """A statistic of learning, such as a loss; `GenerationRecord.learning` has its mean over agents and steps."""
 
     name: str
     description: str
@@ -50,7 +50,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """Origin of one agent of the next generation. With slots it takes 200 bytes; a `Record` would take 800.
+    """Origin of an agent of the generation after its `GenerationRecord`. It takes 200 bytes, as a `Record` 800.
 
     Attributes:
         agent: index in the next generation's population.
@@ -58,8 +58,8 @@ class Lineage:
         parents: indices in the population of the record's generation; of a reinjected champion, its index in the
             record's `champion_generation`; of a sample of a distribution, the fittest agent that updated the
             distribution; empty for an immigrant, the champion of another run (only in runs of earlier versions).
-        blend: share of the first parent in the weights of an offspring.
-        genes: name -> value of the settings that the method `pbt` chose for this agent.
+        blend: share (0 to 1) of the first parent in the weights of an offspring; None for other origins.
+        genes: name -> value of the settings that the population method `pbt` chose for this agent; None without `pbt`.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -97,20 +97,20 @@ def student_quantile(freedom: float) -> float:
 
 
 class Excess(Record):
-    """Excess return over the market on the same days.
+    """Mean return of an agent beyond the market's on the same days, with its standard error.
 
-    Trades: over the mean return of all assets, in percent of the price paid. Portfolios: over a portfolio of equal
-    weights and the same exposure, in percent of the account per year.
+    For single trades, the market is the mean return of all assets, in percent of the price paid. For portfolios, it is
+    a portfolio of equal weights with the same exposure (invested share), in percent of the account per year.
     """
 
     mean: float
-    """Mean per trade, or per year (%)."""
+    """Mean excess (%), per trade or per year as `per` says."""
     standard_error: Annotated[float, Field(ge=0.0)]
-    """Standard error of the mean (%)."""
+    """Standard error of `mean` (%)."""
     freedom: Annotated[float, Field(gt=0.0)] | None = None
-    """Degrees of freedom of Student's t in `interval`; None (results of earlier versions): infinitely many."""
+    """Degrees of freedom of Student's t in `interval`; None (not estimated, or an earlier version): infinitely many."""
     trades: Annotated[int, Field(ge=2)]
-    """Number of trades; of days if `per` is "year"."""
+    """Number of trades, or of days if `per` is "year"."""
     per: Literal["trade", "year"] = "trade"
 
     @property
@@ -139,51 +139,51 @@ class Excess(Record):
 
 
 class GenerationRecord(Record):
-    """Results of a generation, without times and memory: equal runs have equal records, bit for bit."""
+    """Results of a generation without times and memory (`Telemetry`), bit for bit equal if a run is repeated."""
 
     generation: Annotated[int, Field(ge=1)]
     fitness: tuple[float, ...]
-    """Fitness of each agent (episode reward)."""
+    """Fitness of each agent, a mean of rewards of its training episodes (see `fitness_and_scores`)."""
     best_fitness: float
     mean_fitness: float
     validations: tuple[float, ...]
-    """Validation fitness of each agent (episode reward)."""
+    """Validation fitness of each agent, a mean of rewards of its validation episodes."""
     validation: float
-    """Best validation fitness of this generation's agents."""
+    """Largest of `validations`."""
     champion_validation: float
     """Validation fitness of the champion, the agent with the best score so far."""
     champion_score: float
-    """The champion's score: validation fitness unless `evaluation.champion_validation_share` or
+    """Score by which the champion was chosen: its validation fitness unless `evaluation.champion_validation_share` or
     `champion_standard_errors` change it (episode reward)."""
     champion_generation: int
     """Generation in which the champion was found."""
     champion_agent: int
     """Index of the champion in the population of that generation."""
     champion_excess: Excess | None = None
-    """Excess of the champion's validation episodes over the market; None if the task has no trades."""
+    """Excess of the champion's validation episodes over the market; None if there is no market, or under two trades."""
     learning: dict[str, float] | None
-    """Gradient steps per agent and the means of the learner's statistics (`Curve`); None if no agent learned."""
+    """Gradient steps per agent (`gradient_steps`), and the mean of each `Curve` by name; None if no agent learned."""
     trading: dict[str, float]
-    """Statistics of the training episodes, by the names that the task gives them."""
+    """Name -> value of the statistics of the training episodes (`Task.statistics`), such as the number of trades."""
     transitions: int
     """Number of transitions in the replay buffer."""
     replay_capacity: int
     noise_scale: float
-    """Exploration noise at the generation's start (fraction of an action's range)."""
+    """Standard deviation of the exploration noise in this generation (fraction of an action's range)."""
     evolution: dict[str, float]
-    """Statistics of the population method, by the names that it gives them."""
+    """Name -> value of the statistics of the population method in this generation."""
     descent: tuple[Lineage, ...]
     """Origin of each agent of the next generation."""
     ancestors: tuple[int, ...] = ()
-    """For each agent of the next generation, the index of its ancestor in the first: each parent on the way is the one
-    with the larger share of the weights. Empty in records of earlier versions; negative: an ancestor in another run."""
+    """For each agent of the next generation, the index of its ancestor in the first one, along the parents with the
+    larger share of the weights. Only from earlier versions of Eigen: empty, or negative (ancestor in another run)."""
     policy_distance: float | None = None
     """Mean distance between the actions of two agents after learning, over all pairs, on the same stored observations
-    (fraction of an action's range); None until the replay buffer holds enough rows."""
+    (fraction of an action's range); None until 16 observations can be sampled from the replay buffer."""
     weights_sha256: str
-    """Hash of the weights of the next generation."""
+    """SHA-256 of the weights of the next generation's population (`tensors_sha256`)."""
     replay_sha256: str
-    """Hash of the replay buffer."""
+    """SHA-256 of the replay buffer's tensors after this generation (`tensors_sha256`)."""
 
     @property
     def distinct_ancestors(self) -> int | None:
@@ -192,7 +192,7 @@ class GenerationRecord(Record):
     @model_validator(mode="before")
     @classmethod
     def _of_earlier_versions(cls, document: object) -> object:
-        """Accept records of earlier versions: no `champion_score`, population statistics as own fields."""
+        """Accept records of earlier versions of Eigen, without `champion_score` or without `evolution`."""
         if not isinstance(document, dict):
             return document
         document = {"champion_score": document.get("champion_validation"), **document}
@@ -204,7 +204,7 @@ class GenerationRecord(Record):
 
 
 class PhaseMemory(Record):
-    """Memory of a phase of a generation (bytes); a phase that was retried counts as one."""
+    """Memory of a phase of a generation (bytes); the attempts of a phase that was retried are combined."""
 
     phase: str
     start_bytes: Annotated[int, Field(ge=0)]
@@ -218,7 +218,7 @@ class PhaseMemory(Record):
 
 
 class Telemetry(Record):
-    """Time and memory of a generation, in which equal runs differ."""
+    """Time and memory of a generation, which differ if a run is repeated (unlike `GenerationRecord`)."""
 
     generation: Annotated[int, Field(ge=1)]
     evaluate_seconds: float
@@ -242,7 +242,7 @@ class Telemetry(Record):
 
     @property
     def seconds(self) -> float:
-        """Time of all known phases (seconds)."""
+        """Time of the phases evaluate, train, evolve and checkpoint (seconds); checkpoint counts 0 while it is None."""
         return self.evaluate_seconds + self.train_seconds + self.evolve_seconds + (self.checkpoint_seconds or 0.0)
 
 
@@ -250,22 +250,22 @@ class HoldoutResult(Record):
     """Rewards of the champion and of agents with random weights on the same holdout episodes."""
 
     generation: Annotated[int, Field(ge=0)]
-    """Newest generation at the time of the evaluation."""
+    """Number of the newest generation when the champion was evaluated."""
     slices: tuple[int, ...]
-    """First day of each holdout episode, evenly spread."""
+    """Start of each holdout episode: index of its first day in the panel, or seed of a Gymnasium environment."""
     champion_rewards: tuple[float, ...]
     """The champion's reward in each episode."""
     champion_excess: Excess | None = None
-    """Excess of the champion's trades over the market; None if the task has no trades."""
+    """Excess of the champion's holdout episodes over the market; None if there is no market, or under two trades."""
     champion_statistics: tuple[tuple[str, float], ...]
-    """Name and value of each statistic of the champion's episodes, in the task's order."""
+    """Name and value of each statistic of the champion's episodes, in the order of `Task.statistics`."""
     random_rewards: tuple[float, ...]
-    """For each agent of the initial population, its mean reward over these episodes."""
+    """For each agent of the initial population (random weights), its mean reward over the same episodes."""
 
     @model_validator(mode="before")
     @classmethod
     def _of_earlier_versions(cls, document: object) -> object:
-        """Accept results of earlier versions, whose statistics are fields of their own."""
+        """Accept results of earlier versions of Eigen, with fields `champion_trades` and `champion_win_rate`."""
         if not isinstance(document, dict) or "champion_trades" not in document:
             return document
         named = ("trades", "win_rate")
@@ -296,7 +296,7 @@ def _packed(record: Record) -> bytes:
 
 @dataclass(frozen=True, repr=False)
 class RecordLog(Sequence[R]):
-    """The records of a run in order, stored as compressed JSON text and parsed on access.
+    """An immutable sequence of records of class `kind`, held as compressed JSON text (`rows`) and parsed on access.
 
     Record objects would fragment the heap, so that the C library could not return freed memory to the system.
     """
@@ -342,7 +342,8 @@ class RecordLog(Sequence[R]):
         return self.kind.model_validate_json(zlib.decompress(row))
 
 
-class UnfitRecordsError(ValueError): ...
+class UnfitRecordsError(ValueError):
+    """A document does not have the expected records; the message continues a sentence that begins with its name."""
 
 
 _HISTORY = TypeAdapter(list[GenerationRecord])
@@ -350,10 +351,10 @@ _TELEMETRY = TypeAdapter(list[Telemetry])
 
 
 def parse_history(document: JsonValue | bytes, generation: int) -> list[GenerationRecord]:
-    """Return the records of generations 1 to `generation` in a parsed JSON document, or in JSON text (bytes).
+    """Parse the records of generations 1 to `generation`; `document` is parsed JSON, or JSON text (bytes).
 
     Raises:
-        UnfitRecordsError: a record is missing, inconsistent, or about another number of agents than the first.
+        UnfitRecordsError: a record is missing or inconsistent, or its number of agents differs from the first record's.
     """
     history = parse(_HISTORY, document)
     numbers = len(history) == generation and all(
@@ -383,10 +384,10 @@ def _unfit(record: GenerationRecord, agents: int) -> str | None:
 
 
 def parse_telemetry(document: JsonValue | bytes, generation: int) -> list[Telemetry]:
-    """Return a run's telemetry up to `generation` in a parsed JSON document, or in JSON text (bytes).
+    """Parse the telemetry of generations up to `generation`; `document` is parsed JSON, or JSON text (bytes).
 
     Raises:
-        UnfitRecordsError: records are repeated, out of order, or later than `generation`. Missing ones are accepted.
+        UnfitRecordsError: records are repeated, out of order, or of a later generation. Missing records are accepted.
     """
     telemetry = parse(_TELEMETRY, document)
     numbers = [0, *(record.generation for record in telemetry), generation + 1]
@@ -396,7 +397,7 @@ def parse_telemetry(document: JsonValue | bytes, generation: int) -> list[Teleme
 
 
 def parse(kind: TypeAdapter[T], document: JsonValue | bytes) -> T:
-    """Validate a parsed JSON document, or JSON text (bytes); raise `UnfitRecordsError` if it does not fit `kind`."""
+    """Validate `document`, parsed JSON or JSON text (bytes), as `kind`; raise `UnfitRecordsError` if it is not one."""
     try:
         return kind.validate_json(document) if isinstance(document, bytes) else kind.validate_python(document)
     except ValidationError as error:
@@ -406,14 +407,14 @@ def parse(kind: TypeAdapter[T], document: JsonValue | bytes) -> T:
 
 
 class Member(NamedTuple):
-    """An agent of one generation, by its index in that population."""
+    """An agent, by its generation and its index in the population of that generation."""
 
     generation: int
     agent: int
 
 
 class Link(NamedTuple):
-    """A parent and its child; a reinjected champion may be many generations older than its copy."""
+    """A parent and its child, one generation later; only a reinjected champion can be more generations older."""
 
     parent: Member
     child: Member
@@ -421,7 +422,7 @@ class Link(NamedTuple):
 
 
 def links(history: Iterable[GenerationRecord]) -> list[Link]:
-    """Return each parent of each agent of a run, ordered by generation and child."""
+    """Return a link from each parent to each of its children in a run, sorted by the child's generation and index."""
     return [
         Link(_parent(record, lineage, agent), Member(record.generation + 1, lineage.agent), lineage.origin)
         for record in history
@@ -435,19 +436,19 @@ def _parent(record: GenerationRecord, lineage: Lineage, agent: int) -> Member:
 
 
 def origins(history: Sequence[GenerationRecord], generation: int) -> Mapping[int, Origin]:
-    """Return index -> origin of the agents of `generation`; empty for the initial population."""
+    """Return index -> origin of the agents of `generation`; empty if the history lacks the generation before it."""
     record = record_of(history, generation - 1)
     return {} if record is None else {lineage.agent: lineage.origin for lineage in record.descent}
 
 
 def record_of(history: Sequence[GenerationRecord], generation: int) -> GenerationRecord | None:
-    """Return the record of a generation from a history without gaps; None if the history lacks it."""
+    """Return the record of a generation from a history of consecutive generations; None if the history lacks it."""
     index = generation - history[0].generation if history else -1
     return history[index] if 0 <= index < len(history) else None
 
 
 def newest_and_ancestors(history: Iterable[GenerationRecord]) -> set[Member]:
-    """Return the newest population and all its ancestors."""
+    """Return the agents of the newest population (bred by the last record), and all their ancestors."""
     born = links(history)
     newest = max((link.child.generation for link in born), default=0)
     alive = {link.child for link in born if link.child.generation == newest}
@@ -458,7 +459,7 @@ def newest_and_ancestors(history: Iterable[GenerationRecord]) -> set[Member]:
 
 
 def champion_path(history: Sequence[GenerationRecord]) -> list[Member]:
-    """Return the champion and its ancestors, oldest first; of two parents, the one with the larger share of weights."""
+    """Return the champion and its ancestors along the parents with the larger share of the weights, oldest first."""
     if not history:
         return []
     newest = history[-1]
@@ -474,8 +475,8 @@ def ancestors_after(
     """Return, for each agent of `descent`, bred from `generation`, the index of its ancestor in the first generation.
 
     Of two parents, the one with the larger share of the weights leads to the ancestor. A reinjected champion is from
-    `champion_generation`. If a record is missing (first generation) or lacks ancestors (earlier versions), the parents
-    themselves are returned.
+    `champion_generation`. If the record before the parents is missing (first generation) or has no `ancestors` (written
+    by an earlier version of Eigen), the parents themselves are returned.
     """
 
     def ancestors_of(born: int) -> tuple[int, ...]:
@@ -492,7 +493,7 @@ def ancestors_after(
 
 
 def main_parent(lineage: Lineage) -> int | None:
-    """Return the parent with the larger share of an agent's weights; None without parents."""
+    """Return the parent with the larger share of an agent's weights (the first if equal); None without parents."""
     if not lineage.parents:
         return None
     closer_to_second = len(lineage.parents) > 1 and lineage.blend is not None and lineage.blend < 0.5
@@ -513,14 +514,14 @@ _Words = Annotated[str, Field(pattern=r"^[ -~]{1,200}$")]
 
 
 class Arithmetic(Record):
-    """Processor and libraries that computed a generation, and on which its floating-point results depend."""
+    """Processor and libraries that computed a generation; others may give other floating-point results."""
 
     processor: _Words
     """Maker of the processor (GenuineIntel, AuthenticAMD), or name of the GPU."""
     instructions: _Words
-    """Instructions that torch's own kernels use (AVX2, AVX512); for a GPU, its compute capability."""
+    """Vector instructions that torch's own kernels use (AVX2, AVX512); for a GPU, its compute capability."""
     blas: _Words
-    """Library of matrix products, for MKL with its mode (MKL AUTO,STRICT)."""
+    """Library that computes matrix products; for MKL with its mode, the value of MKL_CBWR (MKL AUTO,STRICT)."""
     torch: _Words
     """Version of torch."""
 

@@ -1,4 +1,4 @@
-"""Text in messages and tables: numbers with units, quoted values, URLs without passwords."""
+"""Formats values for messages and tables: numbers with units, quoted values, URLs without passwords."""
 
 import json
 import re
@@ -11,14 +11,14 @@ from pydantic import JsonValue
 SINGLE = 4
 """Bytes of a float32."""
 BYTES_PER_MB = 1e6
-"""Settings, tables, plots and reports count a megabyte as a million bytes."""
+"""A megabyte (MB) in settings, tables, plots and reports is a million bytes."""
 BYTES_PER_GB = 1e9
 
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
 
 
 def size(amount: float) -> str:
-    """Format bytes: "3.72 GB", "87 MB", "-1.2 MB", "0 MB"."""
+    """Format a number of bytes: "3.72 GB", "87 MB", "-1.2 MB", "0 MB"."""
     if abs(amount) >= BYTES_PER_GB:
         return f"{amount / BYTES_PER_GB:,.2f} GB"
     megabytes = amount / BYTES_PER_MB
@@ -51,7 +51,7 @@ def _in_two_units(seconds: int, large: int, name: str, small: int, small_name: s
 
 
 def number(value: float) -> str:
-    """Format a value: "0.123", "1,234", "2.5M" (millions), "1.0e+12"; below 100 with three digits."""
+    """Format a value: "0.123", "1,234", "2.5M" (millions), "1.0e+12"; below 100 to three significant digits."""
     if value == 0.0:
         return "0"
     magnitude = abs(value)
@@ -73,7 +73,7 @@ def signed(value: float) -> str:
 
 
 def percent(fraction: float, digits: int = 1) -> str:
-    """Format a fraction as a percentage: "12.4 %", "−3.0 %"."""
+    """Format a fraction (0.124) as a percentage: "12.4 %", "−3.0 %"."""
     return f"{_rounded(100.0 * fraction, digits)} %"
 
 
@@ -83,7 +83,7 @@ def change(value: float, digits: int = 2) -> str:
 
 
 def money(amount: float) -> str:
-    """Format money in whole units: "112,400", "−3,050"."""
+    """Format an amount of money, rounded to whole units of its currency: "112,400", "−3,050"."""
     return _rounded(amount, 0)
 
 
@@ -97,12 +97,12 @@ def ratio(value: float) -> str:
 
 
 def count(amount: int, noun: str) -> str:
-    """Format an amount with its noun: "1 generation", "12 generations"."""
+    """Format a number with a noun, which gets an "s" unless the number is 1: "1 generation", "12 generations"."""
     return f"{amount:,} {noun}" if amount == 1 else f"{amount:,} {noun}s"
 
 
 def listed(items: Sequence[str], most: int) -> str:
-    """Join the first `most` items and count the others: "a, b and 3 more"."""
+    """Join the first `most` items and count the rest, if any: "a, b and 3 more"."""
     return ", ".join(items[:most]) + (f" and {len(items) - most:,} more" if len(items) > most else "")
 
 
@@ -128,7 +128,7 @@ _SHOWN_BITS = 1_000
 
 
 def json_or_text(text: str) -> JsonValue:
-    """Parse `text` as JSON; None if it is empty, the text itself if it is not JSON."""
+    """Parse `text` as JSON; None if it is empty, the text itself if it is not JSON. NaN and Infinity become strings."""
     if not text:
         return None
     try:
@@ -139,14 +139,14 @@ def json_or_text(text: str) -> JsonValue:
 
 
 def quoted(value: object) -> str:
-    """Quote any value on one line, shortened to about 40 characters."""
+    """Return a value as text in quotes, on one line and cut off after 40 characters; of None only the quotes."""
     text = value if isinstance(value, str) else "" if value is None else _BOUNDED.repr(value)
     short = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
     return f"'{short}'" if short.isprintable() else repr(short)
 
 
 class _Bounded(reprlib.Repr):
-    """`repr` that is short, and does not fail, for deeply nested or long values."""
+    """A `repr` that stays short, and does not fail, for deeply nested values, long lists and huge integers."""
 
     def repr_int(self, x: int, level: int) -> str:
         return super().repr_int(x, level) if x.bit_length() <= _SHOWN_BITS else f"a number of {x.bit_length():,} bits"
@@ -161,24 +161,24 @@ _USER = rf"{_SCHEME}(?:[^/?#\s]*|[^@/:\s]*:(?!\d+(?:/|$))[^@\s]*)@"
 _SECRET = r"(?:password|passwd|pwd|token|secret|signature|sig|credentials?|api_?key|access_?key)"
 _PARAMETER = rf"{_SCHEME}\S*[?&;#](?:[a-z0-9_-]*[_-])?{_SECRET}="
 _LONGEST = 4_096
-"""Most characters searched for credentials, since the time is quadratic in them; no setting is longer."""
+"""`has_credentials` searches only this many characters, since its time is quadratic in them; no setting is longer."""
 _CREDENTIALS = re.compile(f"{_USER}|{_PARAMETER}", re.IGNORECASE)
 _HIDDEN = re.compile(rf"({_SCHEME})(?:[^/?#\s]*|[^@/:\s]*:(?!\d+(?:/|\s|$))[^@\s]*)@", re.IGNORECASE)
 _HIDDEN_PARAMETER = re.compile(rf"([?&;#](?:[a-z0-9_-]*[_-])?{_SECRET}=)[^&;#\s]*", re.IGNORECASE)
 
 
 def has_credentials(text: str) -> bool:
-    """Whether a text contains a URL with a user name, a password or a secret parameter (token, key)."""
+    """Whether a text contains a URL with a user name, a password or a secret parameter (such as `token=`)."""
     return "://" in text and _CREDENTIALS.search(text[:_LONGEST]) is not None
 
 
 def without_credentials(text: str) -> str:
-    """Replace user names, passwords and secret parameters in URLs by dots."""
+    """Replace the user name, the password and the values of secret parameters in each URL of a text by three dots."""
     return _HIDDEN_PARAMETER.sub(r"\1...", _HIDDEN.sub(r"\1...@", text))
 
 
 DISTRIBUTION = "eigen-trader"
-"""Name of this project on PyPI, where `eigen` is a package of other authors."""
+"""Name of Eigen on PyPI; the package `eigen` there is a different project."""
 
 
 def install_command(extra: str) -> str:
