@@ -119,10 +119,9 @@ def stop_with_this_process(pid: int, kill_after_seconds: int | None = None) -> C
 
 
 def set_umask(environ: Mapping[str, str]) -> None:
-    """Set the umask from EIGEN_UMASK in `environ`; without it, only this user may access files of this process.
+    """Set the umask to EIGEN_UMASK in `environ`; `InputError` if that is not three octal digits.
 
-    Raises:
-        InputError: EIGEN_UMASK is not three octal digits.
+    Without EIGEN_UMASK it is 077: only this user may access files that this process creates.
     """
     text = environ.get("EIGEN_UMASK", "") or "077"
     if not re.fullmatch(r"0?[0-7]{3}", text):

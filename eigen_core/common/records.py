@@ -353,8 +353,7 @@ _TELEMETRY = TypeAdapter(list[Telemetry])
 def parse_history(document: JsonValue | bytes, generation: int) -> list[GenerationRecord]:
     """Parse the records of generations 1 to `generation`; `document` is parsed JSON, or JSON text (bytes).
 
-    Raises:
-        UnfitRecordsError: a record is missing or inconsistent, or its number of agents differs from the first record's.
+    `UnfitRecordsError` if a record is missing or inconsistent, or does not have as many agents as the first.
     """
     history = parse(_HISTORY, document)
     numbers = len(history) == generation and all(
@@ -386,8 +385,7 @@ def _unfit(record: GenerationRecord, agents: int) -> str | None:
 def parse_telemetry(document: JsonValue | bytes, generation: int) -> list[Telemetry]:
     """Parse the telemetry of generations up to `generation`; `document` is parsed JSON, or JSON text (bytes).
 
-    Raises:
-        UnfitRecordsError: records are repeated, out of order, or of a later generation. Missing records are accepted.
+    `UnfitRecordsError` if records are repeated, out of order, or of a later generation. Missing ones are accepted.
     """
     telemetry = parse(_TELEMETRY, document)
     numbers = [0, *(record.generation for record in telemetry), generation + 1]
