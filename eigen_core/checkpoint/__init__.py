@@ -1,1 +1,1 @@
-"""Checkpoints: a generation is either completely in the store, checksummed part by part, or not there at all."""
+"""Checkpoints: the store (a folder or bucket) has a generation completely, each file with a checksum, or not at all."""

@@ -1,4 +1,4 @@
-"""A store on Google Cloud Storage: each transfer is verified by a checksum, and repeated if it was damaged."""
+"""A store in a bucket of Google Cloud Storage: a checksum verifies each transfer; a damaged one is repeated."""
 
 import functools
 import logging
@@ -46,16 +46,16 @@ from eigen_core.checkpoint.store import (
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import HIDDEN, crc32c, file_checksum, replacing, stream_checksum
 
-# Bytes of content in a request; the service requires a multiple of 256 KiB.
+# Bytes of an object that one request transfers; the service requires a multiple of 256 KiB.
 BLOCK = 8 << 20
-# Timeout of a call of gcsfs, retries included.
+# Timeout of a call of gcsfs, including its retries (seconds).
 CALL_SECONDS = 60.0
 
 _CONNECT_SECONDS = 5.0
 _SILENCE_SECONDS = 15.0
 _METADATA_SECONDS = 1.0
 _REFRESH_SECONDS = 4
-# Access tokens are refreshed this long before they expire: earlier than by gcsfs (5 minutes), which then never does.
+# Eigen refreshes access tokens this long before they expire: earlier than gcsfs would (5 minutes), so gcsfs never does.
 _RESERVE = timedelta(minutes=6)
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 _KEY_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
@@ -74,7 +74,7 @@ _ATTEMPTS = 4
 _CONCURRENT_DELETIONS = 8
 _FIELDS = "name,size,updated,crc32c,generation"
 
-# Else Google's client requests the bucket's own description, in a thread, to name its region in traces.
+# Otherwise Google's client requests the bucket's description, in a thread, to name the bucket's region in traces.
 os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
 # gcsfs prints a traceback of every request that fails.
 logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
@@ -83,11 +83,11 @@ logging.getLogger("google.auth._default").setLevel(logging.ERROR)
 
 
 class _ObjectExistsError(Exception):
-    """The bucket has another version of the object than the request requires (Google calls a version "generation")."""
+    """The bucket's object is not of the version that the request requires (Google calls a version "generation")."""
 
 
 class GcsClient:
-    """Google's own client, for uploads, and gcsfs, for the rest, of one bucket. Neither client works after a fork."""
+    """Two clients of a bucket, Google's for uploads and gcsfs for all other requests. Neither works after a fork."""
 
     def __init__(self, location: GcsLocation, retry_seconds: float) -> None:
         endpoint = _emulator()
@@ -115,13 +115,13 @@ class GcsClient:
     def upload(
         self, key: str, file: BinaryIO | BufferedIOBase, size: int, version: int | None
     ) -> tuple[int, str, int] | None:
-        """Upload a file; return the object's size (bytes), CRC-32C (base64) and version, None if it must be sent again.
+        """Upload a file; return the object's size (bytes), CRC-32C (base64) and version, None if the caller must retry.
 
         This uses Google's client: uploads of gcsfs send no checksum that the service compares before the object is
         visible, take no precondition for large files, and report progress in the thread that serves all requests.
 
         Raises:
-            _ObjectExistsError: the object in the bucket is not of this `version` (0: there must be none; None: any).
+            _ObjectExistsError: the object in the bucket is not of `version` (0: none must exist; None: not checked).
         """
         blob = self._bucket.blob(key, chunk_size=BLOCK)
         limits = {"timeout": (_CONNECT_SECONDS, _SILENCE_SECONDS), "retry": self._retry}
@@ -141,7 +141,7 @@ class GcsClient:
         return blob.size, blob.crc32c, blob.generation
 
     def _refresh(self) -> None:
-        """Refresh the access token before gcsfs would: gcsfs does so in the thread that serves all requests."""
+        """Refresh the access token before gcsfs does, which would block its thread that serves all requests."""
         expiry: datetime | None = self._credentials.expiry
         lasts = expiry is None or expiry.replace(tzinfo=UTC) - datetime.now(UTC) > _RESERVE
         if not (self._credentials.valid and lasts):
@@ -151,10 +151,10 @@ class GcsClient:
 
     @contextmanager
     def store_errors(self, name: str = "") -> Iterator[Any]:
-        """Yield gcsfs with a valid access token; raise errors in the block as those that `Store` lists.
+        """Yield gcsfs with a valid access token; raise errors of the block as the errors that `Store` lists.
 
-        gcsfs retries a request five times, with pauses of some 33 seconds in all, after the HTTP statuses 408, 429 and
-        500 to 504 and after broken connections. `name` is the requested object, "" for the bucket.
+        `name` is the requested object, "" for the bucket. After the HTTP statuses 408, 429 and 500 to 504, and after
+        broken connections, gcsfs retries a request five times itself, with pauses of some 33 seconds in all.
         """
         try:
             self._refresh()
@@ -178,13 +178,13 @@ class GcsClient:
         if status == 403:
             return InputError(
                 f"The store {url} cannot be used: {account} may not list, read, write and delete there ({reason}). "
-                "Give the role 'Storage Object User' on the bucket, or choose another store."
+                "Grant this account the role 'Storage Object User' on the bucket, or choose another store."
             )
         transient = isinstance(error, TransportError) or getattr(error, "retryable", False)
         if status == 401 or (isinstance(error, GoogleAuthError | NonRetryableError) and not transient):
             return InputError(
-                f"The store {url} cannot be used: Google refused {account} ({reason}). Make a new key and set "
-                f"{_KEY_FILE} to its path, or unset that variable and run: gcloud auth application-default login."
+                f"The store {url} cannot be used: Google refused {account} ({reason}). Create a new key file and "
+                f"set {_KEY_FILE} to its path, or unset that variable and run: gcloud auth application-default login."
             )
         answer = f"HTTP {status}: {reason}" if status else reason
         return StoreUnavailableError(
@@ -194,12 +194,12 @@ class GcsClient:
 
 
 def find_credentials() -> tuple[Credentials, str]:
-    """Return Google credentials and, for error messages, what they are called; send no request to the store.
+    """Return Google credentials and, for error messages, a description of them; send no request to the store.
 
-    The first that exists is used: the file that GOOGLE_APPLICATION_CREDENTIALS names, the login by `gcloud auth
-    application-default login`, the service account of the Google Cloud machine on which this runs.
+    It uses the first of these that exists: the file that GOOGLE_APPLICATION_CREDENTIALS names, the login by `gcloud
+    auth application-default login`, the service account of the Google Cloud machine on which this runs.
     """
-    advice = f"Set {_KEY_FILE} to the path of a key, or unset it and run: gcloud auth application-default login."
+    advice = f"Set {_KEY_FILE} to the path of a key file, or unset it and run: gcloud auth application-default login."
     named = os.environ.get(_KEY_FILE, "")
     logins = Path(os.environ.get("CLOUDSDK_CONFIG") or Path("~/.config/gcloud").expanduser())
     path = Path(named) if named else logins / "application_default_credentials.json"
@@ -218,7 +218,7 @@ def find_credentials() -> tuple[Credentials, str]:
 
 
 def _is_machine_of_google() -> bool:
-    """Whether Google Cloud's metadata server answers; without one, google-auth would try for 17 to 42 seconds."""
+    """Whether the metadata server of a Google Cloud machine answers; google-auth would try for 17 to 42 seconds."""
     if os.environ.get("NO_GCE_CHECK") == "true":
         return False
     host, _, port = os.environ.get("GCE_METADATA_HOST", "169.254.169.254").partition(":")
@@ -230,7 +230,7 @@ def _is_machine_of_google() -> bool:
 
 
 def _answer(error: Exception) -> tuple[int, str]:
-    """Return HTTP status and text of the answer to a failed request; without an answer 0 and the error's text."""
+    """Return the HTTP status of a failed request and the reason in its answer; 0 and the error's text if none came."""
     reason = "no answer in time" if isinstance(error, FSTimeoutError) else _reason(error)
     if isinstance(error, FileNotFoundError):
         return 404, reason
@@ -259,7 +259,7 @@ def _reason(error: Exception) -> str:
 
 
 class GcsStore(RemoteStore):
-    """A store in a bucket, under a prefix of object names; failed upload requests are retried for `retry_seconds`."""
+    """A store at `location`. It retries failed upload requests for `retry_seconds`, other requests as gcsfs does."""
 
     def __init__(self, location: GcsLocation, retry_seconds: float = _RETRY_SECONDS) -> None:
         self._location = location
@@ -294,7 +294,7 @@ class GcsStore(RemoteStore):
 
     def _check(self) -> None:
         name = f"{HIDDEN}check-{uuid.uuid4().hex}"
-        # An upload first, because it fails soon enough to say why: gcsfs retries for longer than a check may take.
+        # An upload first, since it fails soon enough to say why: gcsfs retries for longer than a check may take.
         self._upload(name, BytesIO(name.encode()))
         try:
             self._download(name, BytesIO())
@@ -318,7 +318,7 @@ class GcsStore(RemoteStore):
         return True
 
     def _upload(self, name: str, file: BinaryIO, version: int | None = None, moved: Progress | None = None) -> None:
-        """Upload a file until it arrives whole; replace only this `version` of the object (0: none; None: any)."""
+        """Upload a file, again if damaged; replace only this `version` of the object (0: none may exist; None: any)."""
         sent = _described(*stream_checksum(file))
         source = file if moved is None else _ReportedFile(file, moved)
         for _ in range(_ATTEMPTS):
@@ -342,7 +342,7 @@ class GcsStore(RemoteStore):
             self._download(name, file, moved=moved)
 
     def _download(self, name: str, file: BinaryIO, limit: int | None = None, moved: Progress | None = None) -> None:
-        """Write one version of an object to a file, in blocks, and retry if it arrives damaged."""
+        """Write one version of an object to `file`, block by block, and retry if it arrives damaged."""
         path = self._root + name
         for _ in range(_ATTEMPTS):
             entry, checksum = self._entry(name), 0
@@ -418,7 +418,7 @@ class GcsStore(RemoteStore):
 
     def _damaged(self, action: str) -> StoreUnavailableError:
         return StoreUnavailableError(
-            f"Cannot {action} in {self.url}: each of {_ATTEMPTS} transfers was cut off, damaged on the way or refused."
+            f"Cannot {action} in {self.url}: each of {_ATTEMPTS} transfers was cut off, damaged or refused. Try later."
         )
 
 

@@ -1,4 +1,4 @@
-"""Stores: flat sets of named objects, each complete or absent; the store in a folder, and the URLs of stores."""
+"""A store keeps runs as a flat set of named objects, each complete or absent: its interface, folders, and URLs."""
 
 import errno
 import os
@@ -27,20 +27,20 @@ from eigen_core.common.files import (
 from eigen_core.common.text import has_credentials
 
 Progress = Callable[[int], None]
-"""Called with the number of bytes transferred since its last call."""
+"""A transfer calls it with the number of bytes moved since the last call."""
 
-ANOTHER_STORE = "choose another store, or another checkpoint.local if the run is kept in a bucket"
-"""Advice in errors about a folder of runs."""
+ANOTHER_STORE = "choose another folder (checkpoint.store, or checkpoint.local if the store is a bucket)"
+"""Advice in errors about a folder of runs on this machine."""
 EVALUATION_LOG = "looks/"
-"""Folder of a store with the evaluation log."""
+"""Folder of a store with the evaluation log: one object for each evaluation of agents on given days of prices."""
 EVALUATION_CHAIN = "looks-chain/"
 """Folder of a store with the hash chain that reveals changes of the evaluation log."""
 CHAIN_HEAD = "ledger.json"
-"""Object of a store with the number and the SHA-256 of the newest entry of the hash chain."""
+"""Object of a store with the number and the SHA-256 of the newest entry of the hash chain (`EVALUATION_CHAIN`)."""
 WALKS = "walks/"
 """Folder of a store with the definitions and results of walk-forward evaluations (`eigen walk`)."""
 _CHECK_SECONDS = 11.0
-# Errors of a missing file, a loop of links, a socket, a missing device.
+# Errors of a path with no regular file: it is missing, a loop of links, a socket or a missing device.
 _NO_FILE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV}
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
@@ -52,16 +52,16 @@ _PREFIX_PART = re.compile(r"(?!\.)[A-Za-z0-9._=+-]{1,200}")
 
 
 class StoreUnavailableError(Exception):
-    """The store gave no answer, or a wrong one, after all retries. It may work later."""
+    """The store gave no answer, or an invalid one, after all retries. A later attempt may succeed."""
 
 
 class MissingObjectError(Exception):
-    """There is no object of this name."""
+    """The store has no object of the name that was read."""
 
 
 @dataclass(frozen=True)
 class StoredObject:
-    """An object in a store; `modified` is the time of the last write by the store's clock (UTC)."""
+    """Name and size (bytes) of an object in a store; `modified`: time of its last write, by the store's clock (UTC)."""
 
     name: str
     bytes: int
@@ -69,42 +69,42 @@ class StoredObject:
 
 
 class Store(Protocol):
-    """Named objects under one URL. Names are relative, with slashes: `first/blobs/ab/abcd...`.
+    """Named objects under one URL. Names are relative, with slashes, and begin with a run's: `RUN/blobs/ab/abcd...`.
 
     All methods raise:
         InputError: the store cannot be used as it is and waiting will not help: no credentials, no permission, no such
             bucket, no space. The message says what to do.
-        StoreUnavailableError: the store gave no right answer; a later attempt may succeed.
-        ValueError: a name is not one that `checked_name` accepts.
+        StoreUnavailableError: the store gave no answer, or an invalid one; a later attempt may succeed.
+        ValueError: `checked_name` does not accept a name.
 
     Methods may be called from any thread.
     """
 
     @property
     def url(self) -> str:
-        """The store's URL or path, as a user would write it."""
+        """The store's URL, or the path of its folder, as the setting `checkpoint.store` has it."""
 
     def time(self) -> datetime:
-        """Return the time of the clock by which objects are dated (UTC); nothing is written."""
+        """Return the current time of the store's clock, which dates its objects (UTC); write nothing."""
 
     def check(self) -> None:
-        """Check within 15 seconds that objects can be listed, written and read."""
+        """Check within 15 seconds that objects can be listed, written and read, or raise one of the errors above."""
 
     def put(self, name: str, content: bytes) -> None:
-        """Store a small object under `name`, atomically replacing the object of that name."""
+        """Store a small object under `name`; it atomically replaces an object of that name."""
 
     def create(self, name: str, content: bytes) -> bool:
-        """Store a small object unless one of that name exists; return whether the stored object has this content.
+        """Store a small object unless one of that name exists; return whether the object then has this `content`.
 
         Of several concurrent calls one succeeds. A retry after a lost reply recognises its own object by the content,
         so different writers must write different contents.
         """
 
     def read(self, name: str, limit: int) -> bytes:
-        """Return an object's content; `MissingObjectError` if none, `StoreUnavailableError` if above `limit` bytes."""
+        """Return an object's content; `MissingObjectError` if none, `StoreUnavailableError` above `limit` bytes."""
 
     def stat(self, name: str) -> StoredObject | None:
-        """Return size and date of an object, None if there is none."""
+        """Return size and date of an object, None if it does not exist."""
 
     def objects(self, prefix: str) -> list[StoredObject]:
         """Return all objects whose names start with `prefix` ("" or a folder's name with its slash), sorted by name."""
@@ -113,24 +113,24 @@ class Store(Protocol):
         """Return the names of the folders directly under `prefix` ("" or a folder's name with its slash), sorted."""
 
     def delete(self, names: Iterable[str]) -> None:
-        """Remove objects; a missing one is not an error."""
+        """Delete objects; an object that does not exist is not an error."""
 
 
 @runtime_checkable
 class RemoteStore(Store, Protocol):
-    """A store that is not on this machine, to and from which files are copied."""
+    """A store that is not on this machine (a bucket); files are copied to and from it."""
 
     def put_file(self, name: str, path: Path, moved: Progress | None = None) -> None:
-        """Store a file's content under `name`, replacing the object of that name, in bounded memory.
+        """Store a file's content under `name`, in place of an object of that name, in bounded memory.
 
         When this returns, the object is complete: its size and checksum were compared with the file's.
         """
 
     def fetch(self, name: str, path: Path, moved: Progress | None = None) -> None:
-        """Copy an object to a file, in bounded memory, atomically; `MissingObjectError` if there is none."""
+        """Copy an object to the file `path`, in bounded memory, atomically; `MissingObjectError` if there is none."""
 
     def holds(self, name: str, path: Path) -> bool:
-        """Whether the object exists and has the content of the file, by size and checksum."""
+        """Whether the object exists and has the size and checksum of the file `path`."""
 
 
 def has_content(store: Store, name: str, content: bytes) -> bool:
@@ -145,7 +145,7 @@ def has_content(store: Store, name: str, content: bytes) -> bool:
 
 @contextmanager
 def store_errors(action: str, path: Path) -> Iterator[None]:
-    """Raise an error of the file system as `InputError` if a user can correct it, else as `StoreUnavailableError`."""
+    """Raise an `OSError` of the block as `InputError` if `explained` does, otherwise as `StoreUnavailableError`."""
     try:
         with explained(action, path, ANOTHER_STORE):
             yield
@@ -154,9 +154,9 @@ def store_errors(action: str, path: Path) -> Iterator[None]:
 
 
 def call_with_timeout(seconds: float, action: Callable[[], object], late: str) -> None:
-    """Run `action` in a thread; if it does not end within `seconds`, raise `StoreUnavailableError(late)`.
+    """Run `action` in a thread and raise its error; if it runs longer than `seconds`, `StoreUnavailableError(late)`.
 
-    The thread then goes on: a call into a dead network file system cannot be interrupted.
+    In that case the thread goes on, since a call into a dead network file system cannot be interrupted.
     """
     failures: list[Exception] = []
 
@@ -176,7 +176,7 @@ def call_with_timeout(seconds: float, action: Callable[[], object], late: str) -
 
 
 def checked_name(name: str) -> str:
-    """Return `name`; `ValueError` if a part is empty or hidden, or has a backslash or a control character."""
+    """Return `name`; `ValueError` if a part between slashes is empty, begins with a dot or has an invalid character."""
     if is_hidden(name):
         raise ValueError(
             f"{name[:200]!r} cannot name an object in a store: a part between slashes is empty, begins with a dot, or "
@@ -186,24 +186,24 @@ def checked_name(name: str) -> str:
 
 
 def checked_prefix(prefix: str) -> str:
-    """Return `prefix`; `ValueError` if it is neither "" nor a folder's name with its slash."""
+    """Return `prefix`; `ValueError` if it is neither "" nor a folder's name with a slash at its end."""
     if prefix and (not prefix.endswith("/") or is_hidden(prefix[:-1])):
         raise ValueError(f"{prefix[:200]!r} is not the name of a folder in a store, with a slash at its end")
     return prefix
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a name found in a store is internal to it, or one that `checked_name` refuses."""
+    """Whether `checked_name` refuses a name, such as that of an internal file. Listings of objects leave it out."""
     return not all(
         part and not part.startswith(HIDDEN) and part.isprintable() and "\\" not in part for part in name.split("/")
     )
 
 
 def check_run_name(name: str) -> str:
-    """Return the name of a run; `InputError` if it cannot be one, or the store uses it for something else."""
+    """Return `name`; `InputError` if a run cannot have this name, or a store uses it for something else than a run."""
     if name == CHAIN_HEAD or f"{name}/" in (EVALUATION_LOG, EVALUATION_CHAIN, WALKS):
         kind = "file" if name == CHAIN_HEAD else "folder"
-        raise InputError(f"A run cannot be named {name!r}: the store has a {kind} of that name. Choose another.")
+        raise InputError(f"A run cannot be named {name!r}: the store has a {kind} of that name. Choose another name.")
     if not _RUN_NAME.fullmatch(name):
         raise InputError(
             f"A run cannot be named {name[:120]!r}: use 1 to 100 letters (a to z), digits, dots, dashes and "
@@ -213,12 +213,12 @@ def check_run_name(name: str) -> str:
 
 
 def default_run_name(preset: str, moment: datetime | None = None) -> str:
-    """Return the default name of a run: its preset and a moment (UTC), by default now."""
+    """Return the default name of a run: its preset's name and the `moment` of its creation (UTC), by default now."""
     return f"{preset}-{moment or datetime.now(UTC):%Y%m%d-%H%M%S}"
 
 
 class LocalStore(Store):
-    """A folder, which need not exist yet. Its file system must have hard links, which make `create` atomic."""
+    """A store in a folder, which need not exist yet. `create` needs a file system with hard links, to be atomic."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.absolute()
@@ -234,7 +234,7 @@ class LocalStore(Store):
         return datetime.now(UTC)
 
     def check(self) -> None:
-        late = f"The store {self.folder} did not answer within {_CHECK_SECONDS:.0f} seconds: is its disk attached?"
+        late = f"The store {self.folder} did not answer within {_CHECK_SECONDS:.0f} seconds: check its disk."
         call_with_timeout(_CHECK_SECONDS, self._check, late)
 
     def _check(self) -> None:
@@ -322,7 +322,7 @@ class LocalStore(Store):
                 self._remove_empty(parent)
 
     def _remove_empty(self, folder: Path) -> None:
-        """Remove an empty folder and its parents that become empty; sync one that is not empty."""
+        """Delete `folder` and its parents as long as they are empty; if `folder` is not, sync it to disk."""
         removed = False
         while folder != self.folder:
             try:
@@ -367,7 +367,7 @@ def _stored(name: str, path: Path) -> StoredObject | None:
 
 @dataclass(frozen=True)
 class GcsLocation:
-    """A bucket of Google Cloud Storage, and a prefix of object names, without slashes at its ends ("": none)."""
+    """A bucket of Google Cloud Storage and a prefix of names in it ("": none), without slashes at the prefix's ends."""
 
     bucket: str
     prefix: str
@@ -378,7 +378,7 @@ class GcsLocation:
 
 
 def gcs_location(store: str) -> GcsLocation | None:
-    """Return the location of a `gs://` URL, None for a folder or `file://` URL, `InputError` for anything else."""
+    """Return the location of a `gs://` URL, None for a path or `file://` URL; `InputError` for any other `store`."""
     if has_credentials(store):
         raise InputError(
             "The store has a user or a password in its URL: leave it out, and name a key file with "
@@ -409,7 +409,7 @@ def gcs_location(store: str) -> GcsLocation | None:
 
 
 def store_folder(store: str) -> Path:
-    """Return the absolute folder at a path or `file://` URL; `InputError` if it is neither."""
+    """Return the absolute path of the folder at a path or `file://` URL; `InputError` if `store` is neither."""
     if not store or "\0" in store:
         raise InputError("The store's path is empty or has a zero byte: give a folder, such as 'runs'.")
     if _SCHEME_WITHOUT_SLASHES.match(store):
@@ -441,12 +441,12 @@ def _scheme(store: str) -> str:
 
 
 def is_remote(url: str) -> bool:
-    """Whether a store is a bucket; each of its runs also has a directory on this machine."""
+    """Whether the store is a bucket, not a folder; then a run that trains here has a directory on this machine, too."""
     return gcs_location(url) is not None
 
 
 def run_root(url: str, local: str) -> Path:
-    """Return the absolute folder of run directories: the store itself, or for a bucket one in `local` (a setting)."""
+    """Return the absolute folder of run directories: the store, or if it is a bucket, one in `local` (a setting)."""
     location = gcs_location(url)
     if location is None:
         return store_folder(url)
@@ -454,7 +454,7 @@ def run_root(url: str, local: str) -> Path:
 
 
 def store_from_environment(environ: Mapping[str, str]) -> str | None:
-    """Return the store that EIGEN_STORE names, or None; `InputError` if only CLOUD_BUCKET is set (Eigen ignores it)."""
+    """Return the value of EIGEN_STORE, None if unset; `InputError` if only CLOUD_BUCKET is set, which Eigen ignores."""
     store, bucket = environ.get("EIGEN_STORE", "").strip(), environ.get("CLOUD_BUCKET", "").strip()
     if bucket and not store:
         raise InputError(
@@ -465,7 +465,7 @@ def store_from_environment(environ: Mapping[str, str]) -> str | None:
 
 
 def open_store(url: str) -> Store:
-    """Return the store at a folder's path, a `file://` URL or `gs://bucket/prefix`, without accessing it."""
+    """Return the store at a folder's path, a `file://` URL or `gs://bucket/prefix`; `InputError` for anything else."""
     location = gcs_location(url)
     if location is None:
         return LocalStore(store_folder(url))
