@@ -1,12 +1,12 @@
 """Locks on a run: between processes of one machine a file lock, between machines a lease in the run's store.
 
-One process at a time holds the lease and writes the run's manifests; `epoch` counts the holders:
+One process at a time holds the lease and writes the run's manifests; the holders are numbered from 1 (`epoch`):
 
     <run>/lease/<epoch>        created once, by the process that takes the lease, with its identity
-    <run>/lease/<epoch>.beat   rewritten by the holder, so that others see that it is alive
-    <run>/lease/<epoch>.<manifest>   exists while the holder may be creating that manifest
+    <run>/lease/<epoch>.beat   rewritten by the holder, so that other processes see that it is alive
+    <run>/lease/<epoch>.<manifest>   an announcement: exists while the holder may be creating that manifest
 
-Times of different machines are never compared: dates are those of the store's clock.
+The age of a lease is measured by the store's clock alone, since the clocks of two machines may differ.
 """
 
 import fcntl
@@ -40,7 +40,7 @@ _PROC = Path("/proc")
 _STATE, _STARTED = 0, 19
 _ENDED = ("Z", "X", "x")
 
-# Assumed duration of a lease whose record cannot be read.
+# Assumed `lease_seconds` of a lease whose record cannot be read.
 _DEFAULT_SECONDS = 90.0
 _HEARTBEATS_PER_LEASE = 4
 _KEPT_EPOCHS = 8
@@ -51,18 +51,18 @@ _ANNOUNCEMENT = re.compile(r"\d{6,18}\.(\d{6,18}-[0-9a-f]{8}\.json)")
 
 _Document = TypeVar("_Document", bound=BaseModel)
 
-# Tokens of the leases that this process holds: any other lease that names this process as its owner is free.
+# Tokens of the leases that this process holds. Another lease whose owner is this process was not released: it is free.
 _held_here: set[str] = set()
 
 
 class InUseError(InputError):
-    """Another process holds the lock or the lease of a run; the message names the process."""
+    """Another process holds the file lock or the lease of a run; the message names that process if it is known."""
 
 
 class ProcessIdentity(BaseModel):
-    """Identifies a process, distinct from every other one on any machine at any time.
+    """Identifies a process among all processes of all machines at all times.
 
-    Without `/proc` some fields are None; then neither `is_alive` nor `has_ended` is ever true.
+    Where `/proc` cannot be read, some fields are None; then neither `is_alive` nor `has_ended` is ever true.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
@@ -70,11 +70,11 @@ class ProcessIdentity(BaseModel):
     host: str
     pid: int
     boot: str | None = None
-    """The kernel's identifier of the current boot."""
+    """The kernel's random identifier of the boot during which the process runs (`boot_id`)."""
     namespace: str | None = None
-    """Namespace of the PID: each container has its own."""
+    """Linux namespace in which `pid` counts; each container has another one."""
     started: int | None = None
-    """Start of the process (clock ticks since boot)."""
+    """Start time of the process (clock ticks since boot)."""
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
@@ -91,13 +91,13 @@ class ProcessIdentity(BaseModel):
         )
 
     def is_alive(self) -> bool:
-        """Whether the process certainly runs on this machine."""
+        """Whether the process certainly runs on this machine; False also if that is unknown."""
         status = self._status_here()
         # A killed process keeps its PID until its parent waits for it.
         return status is not None and status[1] == self.started and status[0] not in _ENDED
 
     def has_ended(self) -> bool:
-        """Whether the process ran on this machine and has certainly ended: its PID is unused, or another's."""
+        """Whether the process certainly ran on this machine and has ended: no process, or a newer one, has its PID."""
         if not self._is_of_this_machine():
             return False
         try:
@@ -124,7 +124,7 @@ def this_process() -> ProcessIdentity:
 class FileLock:
     """An advisory lock (flock) on a file, which the kernel frees when its process ends.
 
-    The file contains the holder's identity. `release` keeps the file: without it, two processes could lock two files.
+    The file contains its holder's identity. It stays after `release`: if deleted, two processes could lock two files.
     """
 
     def __init__(self, path: Path) -> None:
@@ -138,8 +138,8 @@ class FileLock:
     def acquire(self, seconds: float = _TRY_SECONDS) -> bool:
         """Take the lock and return whether that succeeded within `seconds`.
 
-        A free lock may need a wait, too: `is_taken` in another process briefly holds a shared lock. `InputError` if the
-        path is no regular file.
+        Even a free lock may need a wait, since `is_taken` in another process briefly holds a shared lock. `InputError`
+        if there is a folder, pipe or device at the lock's path.
         """
         with ExitStack() as closing:
             descriptor = self._open(os.O_RDWR | os.O_CREAT, closing)
@@ -155,7 +155,7 @@ class FileLock:
         return True
 
     def require(self, what: str) -> None:
-        """Take the lock; `InUseError` says that `what`, such as "Run 'mine'", is in use, and by which process."""
+        """Take the lock; if another process holds it, raise `InUseError`, which begins with `what` ("Run 'mine'")."""
         with explained("lock", self._path, ANOTHER_STORE):
             if not self.acquire():
                 holder = self.holder() or "another process"
@@ -222,7 +222,7 @@ def _namespace() -> str | None:
 
 
 def _sees_itself() -> bool:
-    """Whether /proc has the PIDs of this process's namespace."""
+    """Whether the PIDs in /proc are those of this process's namespace, not those of another container or the host."""
     return _link("self") == str(os.getpid())
 
 
@@ -237,7 +237,7 @@ def _status(pid: int) -> tuple[str, int] | None:
 
 
 class LeaseLostError(Exception):
-    """Another process has taken the lease: this one must write nothing more to the run."""
+    """Another process has taken the lease on a run: this process must write nothing more to that run."""
 
 
 class _LeaseRecord(BaseModel):
@@ -260,8 +260,8 @@ class _Heartbeat(BaseModel):
 class LeaseState:
     """The lease on a run, as read from the store.
 
-    `epoch` counts the holders so far; `owner` is the last (None: unreadable). `age_seconds` is the time since the last
-    renewal (by the store's clock); infinite if the lease was released or its holder has certainly ended.
+    `epoch` is the number of its last holder, counted from 1, and `owner` that process (None: unreadable). `age_seconds`
+    is the time since its last renewal by the store's clock; infinite if it was released or its holder certainly ended.
     """
 
     epoch: int
@@ -276,15 +276,15 @@ class LeaseState:
 
 
 class Lease:
-    """The right to write a run's manifests, under an epoch that no other holder ever had. Make one with `acquire`.
+    """The right to write a run's manifests, under a number (`epoch`) that no other holder ever had; see `acquire`.
 
-    Methods that access the store also raise its errors (`Store`), which leave the lease unchanged.
+    Methods that access the store also raise its errors (see `Store`), which leave the lease unchanged.
 
-    As a context manager it is renewed in the background, so that other processes wait, and released at the end. Only
-    `check` proves that this process still holds it.
+    As a context manager, the lease is renewed in the background, so that no other process takes it, and released at the
+    end. Only `check` proves that this process still holds it.
 
-    The holder may be suspended between a check and the write after it, for longer than the lease lasts. It therefore
-    announces a manifest before this check. The next holder finds the announcement and first reserves the manifest's
+    The operating system may suspend the holder between a check and the write after it for longer than the lease lasts.
+    So the holder announces a manifest before the check. The next holder finds the announcement and first reserves the
     name: either the manifest exists by then, with all its blobs, or the former holder can no longer create it.
     """
 
@@ -312,10 +312,10 @@ class Lease:
         holder_has_ended: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> Self:
-        """Take the lease on a run, which expires when it is not renewed for `lease_seconds`.
+        """Take the lease on a run, which expires if it is not renewed for `lease_seconds`.
 
         `InUseError` if another process holds it. `last_epoch` is the highest epoch in the run's manifests.
-        `holder_has_ended`: True if any other holder has certainly ended, since this process holds the run's file lock.
+        `holder_has_ended`: True if any former holder has certainly ended, since this process holds the run's file lock.
         """
         record = _LeaseRecord(token=uuid.uuid4().hex, owner=this_process(), lease_seconds=lease_seconds)
         while True:
@@ -332,27 +332,27 @@ class Lease:
                 return lease
 
     def raise_if_lost(self) -> None:
-        """Raise `LeaseLostError` if the last check or renewal found the lease lost; does not access the store."""
+        """Raise `LeaseLostError` if an earlier check or renewal found the lease lost; does not access the store."""
         if self._lost is not None:
             raise LeaseLostError(self._lost)
 
     def check(self) -> None:
-        """Raise `LeaseLostError` if another process has taken the lease, not if it has only expired."""
+        """Raise `LeaseLostError` if another process has taken the lease; no error if it has only expired."""
         if self._clock() - self._renewed > self._record.lease_seconds / 2:
             self.renew()
         self._look_for_another()
 
     def announce(self, manifest: str) -> None:
-        """Announce a manifest (by name) that is about to be created, then `check` the lease."""
+        """Announce that this process is about to create the manifest of this name, then `check` the lease."""
         self._store.put(self._announcement(manifest), b"")
         self.check()
 
     def conclude(self, manifest: str) -> None:
-        """Remove the announcement of a manifest that now exists; a failure is harmless and logged."""
+        """Delete the announcement of a manifest that now exists; if that fails, only log it, since it is harmless."""
         self._prune([self._announcement(manifest)])
 
     def renew(self) -> None:
-        """Show other processes that this one is alive; `LeaseLostError` if one is known to have taken it."""
+        """Show other processes that this one is alive; `LeaseLostError` if an earlier check found the lease lost."""
         with self._writing:
             self.raise_if_lost()
             if not self._ended.is_set():
@@ -361,7 +361,7 @@ class Lease:
                 self._renewed = started
 
     def release(self) -> None:
-        """Release the lease. If the store does not answer, log it: the lease then expires by itself."""
+        """Release the lease. If the store does not answer, only log that: the lease then expires by itself."""
         if self._ended.is_set():
             return
         self._ended.set()
@@ -387,13 +387,13 @@ class Lease:
         self.release()
 
     def _create(self) -> bool:
-        """Create this epoch's record; False if another process was faster."""
+        """Create the record of this lease's epoch; False if another process has taken this epoch or a later one."""
         name = _record_name(self._run, self.epoch)
         if not self._store.create(name, self._record.model_dump_json().encode()):
             return False
         found = self._store.objects(f"{self._run}/{LEASES}")
         epochs = _epochs(found)
-        # Records of old epochs are removed, so a process that was suspended could create one of them again.
+        # Records of old epochs are deleted, so a process that was suspended could create one of them again.
         if max(epochs, default=self.epoch) > self.epoch:
             return False
         announcements = self._prevent_announced(found)
@@ -418,7 +418,7 @@ class Lease:
         try:
             self._store.delete(names)
         except (StoreUnavailableError, InputError) as error:
-            logger.warning("Run '%s': old records of the lease cannot be removed (harmless): %s", self._run, error)
+            logger.warning("Run '%s': old records of the lease cannot be deleted (harmless): %s", self._run, error)
 
     def _put_heartbeat(self, *, released: bool) -> None:
         self._beats += 1
@@ -445,14 +445,14 @@ class Lease:
                 logger.error("%s", error)
                 return
             except (StoreUnavailableError, InputError) as error:
-                logger.warning("Run '%s': the lease could not be renewed; the next try follows: %s", self._run, error)
+                logger.warning("Run '%s': the lease could not be renewed and is tried again soon: %s", self._run, error)
 
     def _expires(self) -> str:
         return f"until the lease expires, within {self._record.lease_seconds:.0f} s, no other machine can take the run."
 
 
 def lease_state(store: Store, run: str, *, holder_has_ended: bool = False) -> LeaseState | None:
-    """Return the lease on a run, None if no process ever took it; `holder_has_ended`: see `Lease.acquire`."""
+    """Return the lease on a run, None if no process ever took one; `holder_has_ended`: see `Lease.acquire`."""
     found = store.objects(f"{run}/{LEASES}")
     epoch = max(_epochs(found), default=0)
     if epoch == 0:
@@ -483,7 +483,7 @@ def _is_free(store: Store, run: str, epoch: int, record: _LeaseRecord) -> bool:
 
 
 def _parsed(kind: type[_Document], store: Store, name: str) -> _Document | None:
-    """Return a small object's content, None if it is missing or damaged."""
+    """Return the model in a small JSON object of the store, None if the object is missing or damaged."""
     try:
         return kind.model_validate_json(store.read(name, _MOST_BYTES))
     except (MissingObjectError, ValidationError):

@@ -1,4 +1,4 @@
-"""A run that this process trains: its directory on this machine, its lease, and its uploads to a bucket."""
+"""A run that this process trains: its directory on this machine, its lease (right to write) and its uploads."""
 
 import logging
 import shutil
@@ -26,7 +26,8 @@ logger = logging.getLogger(__name__)
 class RunSession:
     """A run that this process alone may write to. Make one with `open_session`.
 
-    A generation is committed to the run directory on this machine, and copied to a bucket in the background.
+    A generation is committed to the run directory on this machine. If the store is a bucket, `uploader` copies it there
+    in the background; otherwise `uploader` is None.
     """
 
     location: RunLocation
@@ -41,9 +42,9 @@ class RunSession:
         return self.directory.load_newest(form, restore, self.location.stored if self.location.remote else None)
 
     def save(self, snapshot: Snapshot, config: Mapping[str, JsonValue]) -> SavedGeneration:
-        """Commit a generation on this machine and queue it for upload; wait only while the queue is full.
+        """Commit a generation on this machine and queue it for upload; wait only while that queue is full.
 
-        `LeaseLostError` if another process has taken the run over; then nothing is written.
+        `config`: that of this generation. `LeaseLostError`, before any write, if another process took the lease.
         """
         if self.uploader is None:
             self.lease.check()
@@ -52,7 +53,7 @@ class RunSession:
         return self._save(snapshot, config)
 
     def save_before_end(self, snapshot: Snapshot, config: Mapping[str, JsonValue]) -> SavedGeneration | None:
-        """Commit `snapshot` without waiting for uploads; None if this session has already committed it."""
+        """Commit `snapshot` without waiting for the upload queue; None if this session has already committed it."""
         self.lease.check()
         newest = self.location.local.newest_manifest()
         if newest is not None and (newest.epoch, newest.generation) == (self.lease.epoch, snapshot.generation):
@@ -78,7 +79,7 @@ class RunSession:
                 self.uploader.add_file(path.relative_to(self.directory.path).as_posix())
 
     def finish(self, seconds: float | None = None) -> None:
-        """Wait at most `seconds` (default: `checkpoint.finish_seconds`) until the bucket has all files."""
+        """Wait at most `seconds` (default: `checkpoint.finish_seconds`) until the bucket, if any, has all files."""
         if self.uploader is not None:
             self.uploader.finish(self.settings.finish_seconds if seconds is None else seconds)
 
@@ -87,7 +88,7 @@ class RunSession:
 
 
 def create_run(location: RunLocation, config: Mapping[str, JsonValue]) -> None:
-    """Create a run, on this machine and in its store; `InputError` if it exists."""
+    """Create a run with its configuration, on this machine and in the bucket, if any; `InputError` if it exists."""
     directory = RunDirectory.create(location.root, location.name, config)
     if location.remote:
         try:
@@ -99,7 +100,7 @@ def create_run(location: RunLocation, config: Mapping[str, JsonValue]) -> None:
 
 @contextmanager
 def open_session(settings: CheckpointConfig, name: str) -> Iterator[RunSession]:
-    """Lock an existing run for this process; `InputError` if it does not exist or is in use."""
+    """Lock an existing run for this process inside the block; `InputError` if it does not exist or is in use."""
     location = RunLocation.of(settings, name)
     if location.local.exists() or not location.remote:
         directory = RunDirectory.open(location.root, location.name)
@@ -121,7 +122,7 @@ def open_session(settings: CheckpointConfig, name: str) -> Iterator[RunSession]:
 
 
 def take_lease(location: RunLocation, settings: CheckpointConfig) -> Lease:
-    """Take the lease on a run; its directory on this machine, if there is one, must be locked already."""
+    """Take the lease on a run; the caller must already hold the lock of the run's directory on this machine, if any."""
     newest = [contents.newest_manifest() for contents in location.contents()]
     last_epoch, ended = max((found.epoch for found in newest if found is not None), default=0), not location.remote
     duration = settings.lease_seconds
@@ -129,7 +130,7 @@ def take_lease(location: RunLocation, settings: CheckpointConfig) -> Lease:
 
 
 def _publish_config(location: RunLocation, directory: RunDirectory) -> None:
-    """Write the run's configuration to the bucket; `InputError` if the bucket has a different run of that name."""
+    """Write the run's configuration to the bucket, unless it is there; `InputError` if a different one is."""
     name, content = location.stored.object_name(CONFIG_NAME), config_content(location.name, directory.config)
     if not location.store.create(name, content) and location.stored.config() != dict(directory.config):
         raise InputError(
@@ -139,7 +140,7 @@ def _publish_config(location: RunLocation, directory: RunDirectory) -> None:
 
 
 def _upload_newer_files(location: RunLocation, uploader: Uploader) -> None:
-    """Queue plots and holdout results that are newer here than in the bucket: a killed process may have left them."""
+    """Queue plots and holdout results that are newer here than in the bucket, since a killed process may not have."""
     here, there = location.local, location.stored
     for prefix in (PLOTS, HOLDOUT, LISTS):
         stored = {found.name: found.modified for found in there.store.objects(there.object_name(prefix))}

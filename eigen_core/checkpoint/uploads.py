@@ -1,6 +1,6 @@
-"""Uploads to a bucket: one thread copies generations and small files from one queue, with retries.
+"""Uploads of a run to a bucket: a thread copies generations and small files, one after the other, with retries.
 
-Training waits only while the queue is full.
+Training waits only while the queue of generations is full.
 """
 
 import logging
@@ -38,24 +38,24 @@ _WARN_SECONDS = 60.0
 _CLOSE_SECONDS = 5.0
 _MOST_RETRY_SECONDS = 60.0
 _MOST_RETRY_SECONDS_AT_END = 5.0
-# Younger blobs without a manifest stay in the store: their manifest may be about to be uploaded.
+# Blobs without a manifest that are younger than this stay in the store: their manifest may be uploaded soon.
 _GRACE_SECONDS = 86_400.0
 _NOT_DELETED = "Run '%s': old generations in %s could not be deleted and stay until the next checkpoint: %s"
 
 UploaderState = Literal["idle", "uploading", "waiting", "ended"]
-"""State of a run's uploads: `waiting` for a retry; `ended` when it was closed, or by `last_error`."""
+"""State of a run's uploads: `waiting` for a retry after an error; `ended`: closed, or broken by `last_error`."""
 
 
 class UploadsEndedError(RuntimeError):
-    """The uploader was closed, or an error ended its thread."""
+    """Nothing more is uploaded: the uploader was closed, or an error ended its thread (the message says which)."""
 
 
 class _ClosedError(Exception):
-    """The uploader was closed during an upload, which is abandoned."""
+    """The uploader was closed during an upload, which therefore ends unfinished."""
 
 
 class UploadStatus(BaseModel):
-    """Status of a run's uploads, for logs, pages and, through a small file, other processes."""
+    """Status of a run's uploads, for logs and pages; other processes read it in the file `STATUS_NAME`."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
 
@@ -65,19 +65,19 @@ class UploadStatus(BaseModel):
     updated: datetime
     """Time of this status (UTC, by the clock of the machine that uploads)."""
     pending: int = 0
-    """Number of generations that wait or are being uploaded."""
+    """Number of generations that wait for their upload or are being uploaded."""
     pending_mb: float = 0.0
     """Size of the pending generations' files that are not in the store (MB)."""
     pending_files: int = 0
-    """Number of plots and other small files that wait."""
+    """Number of plots and other small files that wait for their upload or are being uploaded."""
     done: int = 0
     """Number of generations uploaded since the process started."""
     mb_per_second: float = 0.0
     """Rate of the last generation's upload (MB/s)."""
     oldest_seconds: float | None = None
-    """Time since the oldest pending generation was queued (seconds)."""
+    """Time since the oldest pending generation was queued (seconds); None if none is pending."""
     last_error: str | None = None
-    """Reason why the last attempt failed; None if it succeeded."""
+    """Error of the last attempt to upload; None if it succeeded."""
 
     def __str__(self) -> str:
         if not self.pending and not self.pending_files:
@@ -91,7 +91,7 @@ class UploadStatus(BaseModel):
 
 
 def read_status(folder: Path) -> UploadStatus | None:
-    """Return the last upload status in a run directory, None if none can be read."""
+    """Return the upload status that was last written to a run directory, None if it has none or a damaged one."""
     try:
         return UploadStatus.model_validate_json((folder / STATUS_NAME).read_bytes())
     except (OSError, ValidationError):
@@ -110,12 +110,12 @@ class _Generation(_File):
 
 
 class Uploader:
-    """Copies generations and small files of a run to a bucket, in the order in which they were added.
+    """Copies generations and small files of a run from its `directory` to a bucket (`target`), in the order of `add`.
 
-    As a context manager, its thread runs inside the block. The block's end abandons the rest of the queue, so call
-    `finish` first. Generations that are in the run directory at the start are queued. Methods may be called from any
-    thread, `add` and `finish` from the one that commits generations. `sleep(seconds)` pauses for the rate limit; by
-    default `close` ends the pause.
+    As a context manager, it uploads in a thread inside the block. The block's end drops what is still queued, so call
+    `finish` first. The constructor queues all generations of the run directory. Call `add` and `finish` only from the
+    thread that commits generations, other methods from any thread. `sleep(seconds)` pauses for the rate limit; the
+    default is a pause that `close` ends.
     """
 
     def __init__(
@@ -145,8 +145,8 @@ class Uploader:
         self._queue: dict[str, _File] = {}  # by name; the first one is uploaded first
         self._current: _File | None = None
         self._status = UploadStatus(run=self._name, store=self._url, updated=datetime.now(UTC))
-        self._blobs: Mapping[str, int] = {}  # blobs in the store: name, relative to the run -> size (bytes)
-        self._damaged: dict[int, str] = {}  # generations, newer than all in the store, that cannot be uploaded -> why
+        self._blobs: Mapping[str, int] = {}  # blobs in the store: name, relative to the run -> bytes
+        self._damaged: dict[int, str] = {}  # generation newer than all in the store -> why it cannot be uploaded
         self._failures = 0
         self._is_finishing = False
         self._broken: BaseException | None = None
@@ -158,13 +158,13 @@ class Uploader:
             self._append(manifest)
 
     def add(self, manifest: Manifest) -> None:
-        """Queue a committed generation, and apply retention in the run directory; this never waits for the store.
+        """Queue a committed generation and remove old ones from the run directory, without waiting for the store.
 
-        Retention runs in the thread that commits; in another it could remove blobs of a generation being committed.
+        Old ones are removed in the thread that commits; another could remove blobs of a generation being committed.
 
         Raises:
             LeaseLostError: another process has taken the run over.
-            UploadsEndedError: nothing is uploaded any more.
+            UploadsEndedError: the uploader was closed, or an error has ended its thread.
         """
         with self._changed:
             self._append(manifest)
@@ -174,22 +174,22 @@ class Uploader:
         self._clean_directory()
 
     def add_file(self, name: str) -> None:
-        """Queue a small file of the run directory; its content is read when it is uploaded."""
+        """Queue a small file, named relative to the run directory; its content is read when it is uploaded."""
         with self._changed:
             self._put(_File(name))
             self._changed.notify_all()
 
     def wait_for_queue(self) -> None:
-        """Wait while the queue has too many or too large generations; raises as `add`."""
+        """Wait while `checkpoint.queue_generations` or `checkpoint.queue_mb` is reached; raises as `add`."""
         with self._changed:
             self._wait(self._has_room, math.inf, "training", -math.inf)
             self._raise_if_broken()
 
     def finish(self, seconds: float) -> None:
-        """Wait at most `seconds` until everything is in the store, then apply retention here; raises as `add`.
+        """Wait at most `seconds` until all queued files are in the store, then remove old generations on this machine.
 
-        Raises:
-            StoreUnavailableError: something is not in the store by then, or cannot be uploaded; the message lists it.
+        Raises, in addition to the errors of `add`:
+            StoreUnavailableError: a file is not in the store by then, or cannot be uploaded; the message names it.
         """
         with self._changed:
             self._is_finishing = True
@@ -200,7 +200,7 @@ class Uploader:
         self._clean_directory()
 
     def close(self) -> None:
-        """Stop uploading; of a generation that is being uploaded, the store does not get the manifest."""
+        """Stop uploading at once. A generation that is being uploaded does not get its manifest in the store."""
         self._closing.set()
         with self._changed:
             self._changed.notify_all()
@@ -230,9 +230,9 @@ class Uploader:
             )
 
     def step(self) -> float:
-        """Upload the next generation or file in the calling thread; `LeaseLostError` if another process holds the run.
+        """Upload the next generation or file in the calling thread; `LeaseLostError` if another process has the lease.
 
-        Return the longest pause before the next step (seconds); `NOTHING_TO_DO`: until something is added.
+        Return the longest pause before the next call (seconds); `NOTHING_TO_DO`: until a generation or file is added.
         """
         if not self._queue:
             return NOTHING_TO_DO
@@ -281,7 +281,7 @@ class Uploader:
                 self._changed.wait_for(lambda: self._closing.is_set() or self._is_finishing > was_finishing, seconds)
 
     def _wait(self, is_done: Callable[[], bool], seconds: float, what: str, last_warning: float) -> None:
-        """Wait at most `seconds` until `is_done`; log each minute, from `last_warning` on, that `what` waits."""
+        """Wait at most `seconds` until `is_done`; each minute after `last_warning`, log a warning that `what` waits."""
         deadline = self._clock() + seconds
         while not is_done():
             self._raise_if_broken()
@@ -302,7 +302,7 @@ class Uploader:
         self._queue[item.name] = item
 
     def _take(self, item: _File) -> bool:
-        """Take an item off the queue; False if a newer version of it is there instead."""
+        """Remove an item from the queue; False if it was replaced there by a newer item of the same name."""
         if self._queue.get(item.name) is not item:
             return False
         del self._queue[item.name]
@@ -366,7 +366,7 @@ class Uploader:
             self._take(item)
 
     def _write(self, manifest: Manifest) -> None:
-        """Write the blobs that the store lacks, then the manifest; `DamagedFileError` if one is damaged here."""
+        """Upload the blobs that the store lacks, then the manifest; `DamagedFileError` if a blob is damaged here."""
         prefix = self._target.object_name("")
         objects = self._store.objects(self._target.object_name(BLOBS))
         listed = {found.name.removeprefix(prefix): found.bytes for found in objects}
@@ -404,7 +404,7 @@ class Uploader:
             raise StoreUnavailableError(f"{self._url} returns other content for {name} than was written")
 
     def _moved(self, count: int) -> None:
-        """Pause as the rate limit requires after `count` more bytes; idle time does not allow a higher rate later."""
+        """After `count` more bytes, pause as the rate limit requires; idle time does not allow a higher rate later."""
         now, limit = self._clock(), self._config.upload_mb_per_second * 1e6
         self._moved_bytes += count
         if limit > 0:
@@ -415,7 +415,7 @@ class Uploader:
             raise _ClosedError
 
     def _clean_store(self) -> None:
-        """Apply retention in the store; a failure is logged, and the next generation tries again."""
+        """Remove old generations from the store; only log a failure, since the next upload tries again."""
         try:
             # Cleaning may take long: the lease must not expire before it ends.
             self._lease.renew()
@@ -442,7 +442,7 @@ class Uploader:
             pause = min(2.0 ** min(self._failures, 16), _MOST_RETRY_SECONDS)
             self._failures += 1
             if item is not None and not isinstance(item, _Generation) and self._take(item):
-                # Generations keep their order; a small file that is refused must not hold them up.
+                # To the end of the queue, so that a small file that the store refuses does not block generations.
                 self._put(item)
             self._drop_unneeded()
             self._set(state="waiting", last_error=str(error))
@@ -460,7 +460,7 @@ class Uploader:
                 f"{self._url} are in {self._directory.path}. Resume the run here to upload them."
             ) from self._broken
         if self._closing.is_set():
-            raise UploadsEndedError(f"The uploads of run '{self._name}' were closed, and nothing more is uploaded.")
+            raise UploadsEndedError(f"The uploads of run '{self._name}' were closed: resume it to upload the rest.")
 
     def _raise_if_missing(self, seconds: float) -> None:
         generations = [item.name for item in self._generations().values()]
