@@ -1,4 +1,4 @@
-"""The champion as one safetensors file: its weights, and in the header the configuration and the weights' layout.
+"""The champion (best agent so far) as a safetensors file: its weights; in the header configuration and layout.
 
 from safetensors import safe_open
 with safe_open("champion.safetensors", framework="pt") as file:
@@ -35,25 +35,25 @@ from eigen_core.config.stored import current_values
 logger = logging.getLogger(__name__)
 
 CHAMPION = "champion"
-"""Stem of the files of a generation with its champion's weights (safetensors) and description (JSON)."""
+"""Name without suffix of a generation's files with the champion's weights (safetensors) and description (JSON)."""
 _FORMAT = "eigen champion"
 _FORMAT_VERSION = "1"
 _TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"')
-"""Matches a string in JSON text."""
+"""Matches a string in JSON text; group 1 is the part inside the quotes."""
 
 
 class ExportedChampion(NamedTuple):
     weights: torch.Tensor
-    """float32 `[parameters]`."""
+    """Parameters of the champion's networks, float32 `[parameters]`."""
     config: dict[str, JsonValue]
-    """The configuration of its training, with settings named as in this version of Eigen."""
+    """The configuration of its training, converted to the settings of this version of Eigen."""
     metadata: dict[str, JsonValue]
-    """`layout` (name and shape of each network parameter, in the order of `weights`), and `Task.metadata`, for trading
-    `symbols`, `features` and `panel`."""
+    """`layout` (name and shape of each network parameter, in the order of `weights`), and the entries of
+    `Task.metadata`, such as `symbols` and `features`."""
 
 
 def write_champion(contents: RunContents, path: Path) -> Manifest:
-    """Write a run's newest undamaged champion to a file; return its generation's manifest. `InputError` if none."""
+    """Write a run's newest undamaged champion to file `path`; return the manifest it is from. `InputError` if none."""
     damages: list[Damage] = []
     for found in contents.newest_first():
         if isinstance(found, Damage):
@@ -63,7 +63,7 @@ def write_champion(contents: RunContents, path: Path) -> Manifest:
             _write(contents, path, found)
         except DamagedGenerationError as error:
             damages += error.damages
-            logger.warning("Run '%s': %s. That of an older generation is tried.", contents.name, error.damages[0])
+            logger.warning("Run '%s': %s. An older champion is tried.", contents.name, error.damages[0])
         else:
             return found
     if damages:
@@ -85,7 +85,7 @@ def _write(contents: RunContents, path: Path, manifest: Manifest) -> None:
         entry = manifest.entry(f"{CHAMPION}.json")
         with reading_part(manifest, entry.name, blob_name(entry.sha256)):
             raise DamagedFileError("does not describe a champion")
-    # Earlier versions stored passwords of trackers.
+    # Earlier versions of Eigen stored URLs of experiment trackers with their passwords.
     config = canonical_json(manifest.config).decode("ascii")
     metadata = {
         "format": _FORMAT,
@@ -100,9 +100,9 @@ def _write(contents: RunContents, path: Path, manifest: Manifest) -> None:
 
 
 def stored_weights(contents: RunContents, manifest: Manifest, stem: str) -> torch.Tensor:
-    """Return the float32 weights in a file of a generation: "champion" `[parameters]`, "population" `[agents, ...]`.
+    """Return float32 weights of a generation: `[parameters]` for `stem` "champion", `[agents, ...]` for "population".
 
-    `DamagedGenerationError` if they are damaged, `KeyError` if the manifest lists no file of this stem.
+    `DamagedGenerationError` if they are damaged, `KeyError` if the manifest does not list `stem`.safetensors.
     """
     entry = manifest.entry(f"{stem}.safetensors")
     blob = blob_name(entry.sha256)
@@ -114,7 +114,7 @@ def stored_weights(contents: RunContents, manifest: Manifest, stem: str) -> torc
 
 
 def read_champion(path: Path) -> ExportedChampion:
-    """Return the champion in a file that `eigen export` wrote.
+    """Read the champion in a file that `eigen export` wrote.
 
     Raises:
         InputError: the file cannot be read, is no exported champion, or was written by a newer version of Eigen.

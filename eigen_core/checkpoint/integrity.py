@@ -1,4 +1,4 @@
-"""Integrity of a run's files: their names, checksums, blobs (files named by their SHA-256), and damages found."""
+"""Names and checksums of a run's files, blobs (files named by their SHA-256), and descriptions of damaged files."""
 
 import hashlib
 import json
@@ -21,20 +21,20 @@ from eigen_core.common.progress import report_progress
 CONFIG_NAME = "config.json"
 LISTS = "attachments/"
 LIST_NAME = f"{LISTS}list.json"
-"""List of the holdout results; runs of earlier versions list plots too."""
+"""File that lists the holdout results with their SHA-256; in runs of earlier versions of Eigen, plots too."""
 LOCK_NAME = "lock"
 ATTEMPTS_NAME = "attempts.json"
 BLOBS = "blobs/"
 MANIFESTS = "manifests/"
 LEASES = "lease/"
 BEFORE_A_RUN = (LOCK_NAME, ATTEMPTS_NAME, LEASES.rstrip("/"))
-"""Names that may be in a run's folder before the run is created."""
+"""Names of files and folders that may be in a run's folder before the run is created."""
 PLOTS = "plots/"
 HOLDOUT = "holdout/"
 REPAIR = "restore the file from a copy of the run, or resume the run from its newest undamaged generation"
 """Advice in errors about a damaged generation."""
 DELETED_MARK = b"withdrawn\n"
-"""Content of an object that reserves a manifest's name, so that no process creates this manifest later."""
+"""Content of an object that reserves a manifest's name, so that no suspended process can create this manifest later."""
 _CHECKSUM = "checksum"
 _MANIFEST = re.compile(rf"(?:{MANIFESTS})?(\d{{6,18}})-[0-9a-f]{{8}}\.json")
 
@@ -48,7 +48,7 @@ def manifest_name(generation: int, checksum: str) -> str:
 
 
 def generation_of(name: str) -> int | None:
-    """Return the generation in a manifest's name, with or without its folder; None for other names."""
+    """Return the generation in a manifest's name, with or without `manifests/` before it; None for other names."""
     match = _MANIFEST.fullmatch(name)
     if match is None or f"{int(match[1]):06d}" != match[1]:
         return None
@@ -61,9 +61,9 @@ def holdout_name(generation: int) -> str:
 
 @dataclass(frozen=True)
 class Damage:
-    """A defect of a file that `generation` needs (None: the whole run); `file` and `what` together are a sentence.
+    """A defect of a file that `generation` needs (None: that the whole run needs).
 
-    `file`: "population.safetensors", "replay shard 11600", "manifest"; `path`: relative to the run's folder.
+    `file`, such as "replay shard 11600", and `what`, such as "is missing", are a sentence; `path`: in the run's folder.
     """
 
     generation: int | None
@@ -78,11 +78,11 @@ class Damage:
 
 
 class DamagedFileError(ValueError):
-    """A file is missing or damaged. The message continues a sentence that begins with the file's name."""
+    """A file is missing or damaged. The message, such as "is missing", follows the file's name in a sentence."""
 
 
 class UnfitSnapshotError(InputError):
-    """An undamaged snapshot that no run with this configuration can have written; `file` and `what` say why."""
+    """No run with this configuration can have written an undamaged snapshot; `file` and `what`: see `Damage`."""
 
     def __init__(self, file: str, what: str) -> None:
         super().__init__(f"{file} {what}.")
@@ -91,7 +91,7 @@ class UnfitSnapshotError(InputError):
 
 
 class DamagedGenerationError(InputError):
-    """A generation cannot be read, or no generation of a run can; `damages` are the reasons."""
+    """A generation, or every generation of a run, cannot be read; `damages` are the reasons."""
 
     def __init__(self, message: str, damages: list[Damage]) -> None:
         super().__init__(message)
@@ -104,7 +104,7 @@ def in_words(damages: list[Damage]) -> str:
 
 
 def canonical_json(document: JsonValue) -> bytes:
-    """Return JSON with sorted keys, no spaces, ASCII only; `ValueError` for NaN and infinity."""
+    """Return `document` as JSON with sorted keys, no spaces and only ASCII; `ValueError` for NaN and infinity."""
     return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
@@ -113,12 +113,12 @@ def json_sha256(document: JsonValue) -> str:
 
 
 def checksummed(fields: Mapping[str, JsonValue]) -> bytes:
-    """Return a JSON document with these fields and, as `checksum`, the SHA-256 of their canonical JSON."""
+    """Return a JSON document with these fields and `checksum`, the SHA-256 of the fields (`json_sha256`)."""
     return _file_content({**fields, _CHECKSUM: json_sha256(dict(fields))})
 
 
 def parse_checksummed(content: bytes) -> dict[str, JsonValue]:
-    """Return the fields that `checksummed` wrote, without the checksum; `DamagedFileError` if any byte has changed."""
+    """Return the fields that `checksummed` wrote, without the checksum; `DamagedFileError` if `content` has changed."""
     try:
         document = json.loads(content)
         if not isinstance(document, dict) or _CHECKSUM not in document:
@@ -139,7 +139,7 @@ def _file_content(document: JsonValue) -> bytes:
 
 
 class BytesDone:
-    """Counts bytes and reports them as progress of `name`, in the context (`contextvars`) of its constructor."""
+    """Counts bytes in any thread and reports them as progress of the loop `name` in the context of its constructor."""
 
     def __init__(self, name: str, total: int) -> None:
         self._name = name
@@ -170,7 +170,7 @@ def parse_document(content: bytes) -> JsonValue:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"JSON knows no {name}")
+    raise ValueError(f"JSON does not have {name}")
 
 
 _READ_BYTES = 1 << 20
@@ -181,9 +181,10 @@ def blob_path(run: Path, sha256: str) -> Path:
 
 
 def write_blob(run: Path, fill: Callable[[Path], object]) -> tuple[str, int]:
-    """Write a blob durably to the folder of a `run`; return its SHA-256 and size (bytes). `fill` writes it to a path.
+    """Write a blob durably to a run's folder `run`; return its SHA-256 and size (bytes).
 
-    An existing blob of this SHA-256 is replaced, since it may be damaged.
+    `fill` gets the path of a temporary file and writes the content to it. An existing blob of the same SHA-256 is
+    replaced, since it may be damaged.
     """
     with temporary_file(run / BLOBS) as (_, temporary):
         mode = temporary.stat().st_mode
@@ -196,7 +197,7 @@ def write_blob(run: Path, fill: Callable[[Path], object]) -> tuple[str, int]:
         path = blob_path(run, sha256)
         make_folder(path.parent)
         if path.is_dir() and not path.is_symlink():
-            # A file cannot replace a folder. It is kept, since its owner may need its content.
+            # A file cannot replace a folder. The folder is renamed, not deleted, since its owner may need its content.
             path.rename(path.with_name(f"{HIDDEN}{path.name}-{uuid.uuid4().hex}"))
         os.replace(temporary, path)
         sync_folder(path.parent)
@@ -204,9 +205,9 @@ def write_blob(run: Path, fill: Callable[[Path], object]) -> tuple[str, int]:
 
 
 def check_blob(path: Path, size: int, read: Callable[[int], None] | None = None) -> None:
-    """Raise `DamagedFileError` unless a blob's file has this size (bytes) and the SHA-256 in its name.
+    """Raise `DamagedFileError` unless the file of a blob has this `size` (bytes) and the SHA-256 that is its name.
 
-    `read` is called with the number of bytes just read.
+    `read` is called after each block with its number of bytes.
     """
     try:
         with open_regular_file(path) as file:

@@ -1,4 +1,4 @@
-"""The manifest of a generation: its files and replay shards with sizes and checksums, and its own checksum."""
+"""The manifest of a generation: lists its files and replay shards (files of rows) with sizes and checksums."""
 
 import re
 from collections.abc import Iterator
@@ -26,13 +26,13 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.records import Arithmetic
 
 STEM = re.compile(r"[a-z][a-z0-9_]{0,63}")
-"""Allowed stems of files and names of replay buffer columns."""
+"""Matches allowed names of replay buffer columns, and of files without their suffix."""
 FORMAT_VERSION = 1
 MANIFEST_LIMIT = 64 << 20
 """Most bytes that a manifest may have."""
 
 Natural = Annotated[int, Field(ge=0, lt=10**15)]
-"""A number, or a size (bytes), that every JSON reader represents exactly."""
+"""A number or size (bytes) below 10^15, which every JSON reader represents exactly."""
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Compression = Literal["none", "gzip", "zstd"]
 DataType = Literal["F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL"]
@@ -44,7 +44,7 @@ class _Entry(BaseModel):
 
 
 class Versions(_Entry):
-    """Versions of the software that wrote the generation."""
+    """Versions of Eigen, torch and Python that wrote the generation."""
 
     eigen: str
     torch: str
@@ -56,7 +56,7 @@ class TensorInfo(_Entry):
 
     name: str
     dtype: DataType
-    """As safetensors calls it."""
+    """Type of the elements, by its name in safetensors."""
     shape: tuple[Natural, ...]
 
     @property
@@ -71,9 +71,9 @@ class FileEntry(_Entry):
     bytes: Natural
     """Size (bytes)."""
     sha256: Sha256
-    """SHA-256 of the content; equal tensors or documents have equal hashes."""
+    """SHA-256 of the file's content, which is equal for equal tensors or documents."""
     tensors: tuple[TensorInfo, ...] | None
-    """Tensors of a safetensors file, sorted by name; null for JSON."""
+    """Tensors of a safetensors file, sorted by name; null for a JSON file."""
 
     @model_validator(mode="after")
     def _tensors_fit_the_kind(self) -> Self:
@@ -83,20 +83,20 @@ class FileEntry(_Entry):
 
 
 class ShardEntry(_Entry):
-    """Consecutive rows of the replay buffer, in the order in which they were appended, stored as one blob."""
+    """A shard: consecutive rows of the replay buffer, in the order in which they were appended, stored as one blob."""
 
     first: Natural
-    """Number of its first row, counted from 0 over all rows ever appended."""
+    """Number of the shard's first row, counted from 0 over all rows ever appended to the buffer."""
     count: Annotated[Natural, Field(ge=1)]
-    """Number of rows."""
+    """Number of the shard's rows."""
     bytes: Natural
-    """Size as stored (bytes)."""
+    """Size of the blob, as stored (bytes)."""
     sha256: Sha256
-    """SHA-256 of the stored content."""
+    """SHA-256 of the blob, as stored."""
     raw_bytes: Natural
-    """Size of the stream before compression (bytes)."""
+    """Size of the shard's content before compression (bytes)."""
     compression: Compression
-    """How it was compressed; readers detect this by the content's first bytes."""
+    """Compression of the blob. Eigen reads it from the blob's first bytes, not from here."""
 
     @property
     def stop(self) -> int:
@@ -113,13 +113,13 @@ class RingEntry(_Entry):
     capacity: Annotated[Natural, Field(ge=1)]
     """Number of slots."""
     size: Natural
-    """Number of rows that it holds, the newest ones."""
+    """Number of rows that the buffer holds: the newest ones."""
     written: Natural
     """Number of rows ever appended."""
     columns: tuple[TensorInfo, ...]
-    """Columns, sorted by name; a shape is that of one row."""
+    """Columns of the buffer, sorted by name, with the type and shape of one row."""
     shards: tuple[ShardEntry, ...]
-    """In the order of their rows, without gaps, up to `written`; the first may begin before the oldest row held."""
+    """Shards in the order of their rows, without gaps, up to `written`; the first may contain replaced rows, too."""
 
     @model_validator(mode="after")
     def _shards_cover_the_rows(self) -> Self:
@@ -146,39 +146,39 @@ class RingEntry(_Entry):
 
 
 class Manifest(_Entry):
-    """The parts of a generation. A generation exists when its manifest does.
+    """Lists the files of a generation, which exists in a store if and only if its manifest does.
 
-    Runs with equal results have equal entries in `files` and `ring`, except for documents that contain times;
-    `parent`, `created` and `checksum` differ.
+    Two runs with equal results have equal entries in `files` and `ring`, except for documents that contain times;
+    their `parent`, `created` and `checksum` differ.
     """
 
     format_version: Literal[1]
     run: str
-    """Name of the run when this was written."""
+    """Name of the run when the manifest was written."""
     generation: Natural
     champion_generation: Natural
     """Generation in which the champion was found; 0: there is no champion."""
     parent: Sha256 | None
     """`checksum` of the manifest of the generation from which training continued; null for the first."""
     epoch: Natural
-    """Epoch (number of the holder) of the lease under which it was written; 0: without a lease."""
+    """Epoch (number of the holder) of the lease on the run under which it was written; 0: without a lease."""
     config: dict[str, JsonValue]
-    """The whole configuration that the generation was trained with."""
+    """The complete configuration of the run in this generation."""
     config_sha256: Sha256
-    """SHA-256 of `config` (canonical JSON)."""
+    """SHA-256 of `config` as canonical JSON (sorted keys, no spaces)."""
     seed: int | None
     """Setting `seed` of `config`; null if it has none."""
     versions: Versions
     computed_by: Arithmetic | None = None
-    """Processor, libraries and settings that change floating-point results; left out if unknown."""
+    """Processor and libraries that computed the generation; left out if unknown."""
     created: str
-    """When it was written (UTC, ISO 8601)."""
+    """Time at which the manifest was written (UTC, ISO 8601)."""
     files: tuple[FileEntry, ...]
     """The generation's files, sorted by name."""
     ring: RingEntry | None
     """The replay buffer; null if the generation has none."""
     checksum: Sha256
-    """SHA-256 of the canonical JSON of all other fields."""
+    """SHA-256 of all other fields as canonical JSON (sorted keys, no spaces)."""
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -210,7 +210,7 @@ class Manifest(_Entry):
 
     @property
     def parts(self) -> dict[str, str]:
-        """Name of each part in reports of damage -> name of its blob."""
+        """Name of each file and shard, as in `Damage.file` -> name of its blob."""
         files = {entry.name: blob_name(entry.sha256) for entry in self.files}
         return files | {shard.title: blob_name(shard.sha256) for shard in self.shards}
 
@@ -247,7 +247,7 @@ def damaged_generation(manifest: Manifest, damages: list[Damage]) -> DamagedGene
 
 @contextmanager
 def reading_part(manifest: Manifest, part: str, path: str) -> Iterator[None]:
-    """Raise errors of reading a generation's `part`, stored at `path`, as a `DamagedGenerationError`."""
+    """Raise an error of reading `part`, a file or shard of a generation at `path`, as a `DamagedGenerationError`."""
     try:
         yield
     except (DamagedFileError, OSError) as error:

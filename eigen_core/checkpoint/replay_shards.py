@@ -1,4 +1,4 @@
-"""The replay buffer as shards, files of consecutive rows; each generation writes only its new rows.
+"""The replay buffer (a ring of slots) as shards, files of consecutive rows; each generation writes only its new rows.
 
 A shard is one stream, compressed with zstd and written and read in bounded memory; uncompressed and gzip streams are
 read too. Before compression it is
@@ -53,40 +53,40 @@ _BLOCK_BYTES = 4 << 20
 _LARGEST_BLOCK_BYTES = 16 << 20
 _READ_BYTES = 1 << 17
 _ZSTD_LEVEL = 1
-# The largest window (bytes) that a reader allocates; level 1 writes half a megabyte.
+# The largest zstd window (bytes) that a reader allocates; level 1 writes shards with a window of half a megabyte.
 _ZSTD_WINDOW = 8 << 20
 _SHARD_BYTES = 64 << 20
-# With this many more shards than the ring's size requires, the whole ring is written anew.
+# If a ring had more than this many shards in addition to those that its size requires, it is written anew.
 _SMALL_SHARDS = 256
 _WORKERS = 2
 
 Bytes = NDArray[np.uint8]
 
 RowRange = tuple[int, int]
-"""First row, and number of rows."""
+"""Number of the first row (counted from 0 over all rows ever appended), and number of rows."""
 
 
 @dataclass(frozen=True)
 class Ring:
-    """The newest rows of a table to which rows are only ever appended.
+    """The newest rows of a table to which rows are only appended, in a fixed number of slots (`capacity`).
 
-    The row that was appended as number n (from 0) is in slot n % capacity. Unused slots hold arbitrary values before
-    saving, zeros after loading. `ValueError` if columns, size and number of rows do not fit together.
+    Row number n (counted from 0 over all rows ever appended) is in slot n % capacity. Slots without a row may hold any
+    values, after loading zeros. The constructor raises `ValueError` if its arguments do not fit together.
     """
 
     columns: Mapping[str, torch.Tensor]
-    """Name -> `[capacity, ...]`; views on any device are allowed, loaded ones are contiguous CPU tensors."""
+    """Name -> tensor `[capacity, ...]`, on any device and possibly a view; after loading a contiguous CPU tensor."""
     size: int
-    """Number of rows that are stored."""
+    """Number of rows in the ring: `written`, at most the capacity."""
     written: int
     """Number of rows ever appended."""
 
     def __post_init__(self) -> None:
         lengths = {column.shape[0] if column.ndim else 0 for column in self.columns.values()}
         if len(lengths) != 1 or min(lengths) < 1:
-            raise ValueError(f"the columns of a ring must have one equal length above 0, not {sorted(lengths)}")
+            raise ValueError(f"all columns of a ring must have the same number of slots above 0, not {sorted(lengths)}")
         if self.size != min(self.written, self.capacity) or self.written < 0:
-            raise ValueError(f"a ring of {self.capacity} slots, given {self.written} rows, cannot hold {self.size}")
+            raise ValueError(f"a ring of {self.capacity} slots, after {self.written} rows, cannot hold {self.size}")
         for name in self.columns:
             if not STEM.fullmatch(name):
                 raise ValueError(f"'{name}' cannot name a column of a ring: it must match {STEM.pattern}")
@@ -97,7 +97,7 @@ class Ring:
 
 
 def slot_ranges(capacity: int, first: int, stop: int, most: int | None = None) -> Iterator[tuple[int, slice]]:
-    """Yield (first row, its slots) for rows `first` to `stop` (exclusive) of a ring, at most `most` rows at a time."""
+    """Divide rows `first` to `stop` (exclusive) into ranges of up to `most` rows; yield first row and slots of each."""
     while first < stop:
         slot = first % capacity
         count = min(stop - first, capacity - slot, stop if most is None else most)
@@ -106,14 +106,14 @@ def slot_ranges(capacity: int, first: int, stop: int, most: int | None = None) -
 
 
 def ring_columns(ring: Ring) -> tuple[TensorInfo, ...]:
-    """Return name, type and shape of a row of each column, sorted by name; `ValueError` if a type cannot be stored."""
+    """Return name, type and shape of a row in each column, sorted by name; `ValueError` if a type cannot be stored."""
     return tensor_infos("the ring", {name: column[0] for name, column in ring.columns.items()})
 
 
 def _plan_shards(
     ring: Ring, row_bytes: int, known: Sequence[ShardEntry], run: Path
 ) -> tuple[list[ShardEntry], list[RowRange]]:
-    """Return those of the `known` shards of this ring that can be reused, and the ranges of rows to write."""
+    """Return the shards in `known` (of an earlier state of the ring) to reuse, and the ranges of rows to write."""
     oldest = ring.written - ring.size
     kept = [shard for shard in known if shard.stop > oldest]
     reaches = kept and kept[0].first <= oldest and kept[-1].stop <= ring.written
@@ -135,9 +135,9 @@ def _spread(first: int, stop: int, row_bytes: int) -> list[RowRange]:
 
 
 def write_ring(ring: Ring | None, base: RingEntry | None, run: Path) -> tuple[RingEntry | None, int]:
-    """Write the rows of a ring that are not stored yet; return the ring's entry, and the bytes written.
+    """Write the rows of a ring that have no shard yet to the folder `run`; return the ring's entry and bytes written.
 
-    `base`: manifest entry of an earlier state of this ring, to which rows were only appended since then.
+    `base`: manifest entry of an earlier state of this ring, to which rows were only appended since; None: write all.
     """
     if ring is None:
         return None, 0
@@ -171,7 +171,7 @@ def write_ring(ring: Ring | None, base: RingEntry | None, run: Path) -> tuple[Ri
 
 
 def empty_ring(entry: RingEntry) -> Ring:
-    """Return a ring of zeros as a manifest describes it; `DamagedFileError` if there is not enough memory."""
+    """Return a ring of zeros of the size in a manifest's `entry`; `DamagedFileError` if memory does not suffice."""
     try:
         columns = {
             column.name: lazy_zeros((entry.capacity, *column.shape), TORCH_TYPES[column.dtype])
@@ -196,7 +196,7 @@ class _Header:
 
     @property
     def raw_bytes(self) -> int:
-        """Size of the shard before compression (bytes)."""
+        """Size of the shard, header included, before compression (bytes)."""
         return len(self.encoded()) + self.count * sum(column.nbytes for column in self.columns)
 
 
@@ -210,7 +210,7 @@ def _write_shard(path: Path, ring: Ring, head: _Header) -> None:
 
 
 def _planes(ring: Ring, head: _Header) -> Iterator[memoryview]:
-    """Yield the bytes of a shard: block after block, and in each block column after column."""
+    """Yield the bytes of a shard after its header: block after block, and in each block column after column."""
     for start in range(head.first, head.first + head.count, head.block):
         stop = min(start + head.block, head.first + head.count)
         for column in head.columns:
@@ -223,16 +223,16 @@ def _planes(ring: Ring, head: _Header) -> Iterator[memoryview]:
 
 
 def rows_as_bytes(rows: torch.Tensor) -> Bytes:
-    """Return rows `[count, ...]` as bytes `[count, bytes of a row]`; contiguous ones on the CPU are not copied."""
+    """Return rows `[count, ...]` as uint8 `[count, bytes of a row]`, a view if they are contiguous and on the CPU."""
     flat = tensor_bytes(rows)
     return flat.reshape(len(rows), flat.size // len(rows))
 
 
 def read_shard(file: BinaryIO, entry: RingEntry, shard: ShardEntry, columns: dict[str, Bytes]) -> None:
-    """Read a shard of verified SHA-256 into the slots of its rows, except for rows that newer ones have replaced.
+    """Read a shard, whose SHA-256 the caller has verified, into the slots of its rows, unless newer rows replace them.
 
-    At most as many bytes as the manifest says are decompressed; `DamagedFileError` if the content does not fit it.
-    `columns` maps each name to the ring's memory as bytes `[capacity, bytes of a row]`.
+    No more bytes are decompressed than the manifest says; `DamagedFileError` if the content does not fit the manifest.
+    `columns` maps each column's name to its slots in memory as uint8 `[capacity, bytes of a row]`.
     """
     stream = _reader(file)
     try:
@@ -300,7 +300,7 @@ def _reader(file: BinaryIO) -> _Reader:
 
 
 def read_ring(manifest: Manifest, entry: RingEntry, run: Path) -> Ring:
-    """Return the ring of a generation whose blobs were verified; `DamagedGenerationError` if reading fails."""
+    """Read the ring of a generation, whose blobs the caller has verified; `DamagedGenerationError` if that fails."""
     with reading_part(manifest, "replay", manifest.name):
         ring = empty_ring(entry)
     memory = {name: rows_as_bytes(column) for name, column in ring.columns.items()}

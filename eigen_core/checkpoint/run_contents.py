@@ -1,4 +1,4 @@
-"""A run on this machine or in a bucket: its location, and its generations, their verification and retention."""
+"""A run on this machine or in a bucket: its location, its generations, how they are verified and which are kept."""
 
 import hashlib
 import heapq
@@ -71,9 +71,9 @@ _READERS = 2
 
 @dataclass(frozen=True)
 class CleanReport:
-    """Files that `RunContents.clean` removed, or would remove in a dry run.
+    """What `RunContents.clean` removed, or would remove in a dry run.
 
-    `generations`: those that have no manifest left, ascending; `blobs`: names.
+    `generations`: numbers of those that have no manifest left, ascending; `blobs`: names of the removed blobs.
     """
 
     generations: tuple[int, ...]
@@ -82,7 +82,7 @@ class CleanReport:
 
 
 class _Summary(NamedTuple):
-    """The fields of a manifest that retention needs, with a tenth of its memory, which matters in a long run."""
+    """The fields of a manifest that `clean` needs: a tenth of the manifest's memory, which matters in a long run."""
 
     name: str
     generation: int
@@ -98,17 +98,17 @@ class _ListedFile(BaseModel):
 
 
 class _FileList(BaseModel):
-    """The list of the holdout results, which reveals missing and replaced ones."""
+    """Content of `LIST_NAME`: the holdout results with their SHA-256, which reveal missing and replaced results."""
 
     format_version: int = FORMAT_VERSION
     files: tuple[_ListedFile, ...]
 
 
 class RunContents:
-    """The content of a run in any store. Reading needs no lock; nothing may write to the run while `clean` runs.
+    """A run in a store (folder or bucket). Reading it needs no lock; nothing may write to the run during `clean`.
 
     Attributes:
-        unfit: names of manifests that training cannot continue from; retention treats them as damaged.
+        unfit: names of manifests from which training could not continue; `clean` counts them as damaged.
     """
 
     def __init__(self, store: Store, name: str) -> None:
@@ -126,11 +126,11 @@ class RunContents:
         return f"{self.name}/{relative}"
 
     def exists(self) -> bool:
-        """Whether the run has its configuration, or at least one manifest."""
+        """Whether the store has the run's configuration, or at least one manifest of the run."""
         return self.store.stat(self.object_name(CONFIG_NAME)) is not None or bool(self.manifest_names())
 
     def config(self) -> dict[str, JsonValue]:
-        """Return the configuration of the run's creation, if damaged the newest manifest's; `InputError` if none."""
+        """Return the configuration of the run's creation, or if damaged the newest manifest's; `InputError` if none."""
         config = self.first_config()
         if isinstance(config, dict):
             return config
@@ -141,7 +141,7 @@ class RunContents:
                 "the run."
             )
         logger.warning(
-            "Run '%s': %s; the configuration of generation %d is used.", self.name, config, newest.generation
+            "Run '%s': %s; the configuration of generation %d is used instead.", self.name, config, newest.generation
         )
         return newest.config
 
@@ -157,14 +157,14 @@ class RunContents:
         return config
 
     def read_json(self, relative: str) -> dict[str, JsonValue]:
-        """Return the fields of a document; `MissingObjectError` if none, `DamagedFileError` if its checksum differs."""
+        """Return the fields in JSON file `relative`; `MissingObjectError` if none, `DamagedFileError` if damaged."""
         return parse_checksummed(self._read(relative, _DOCUMENT_LIMIT))
 
     def write_json(self, relative: str, fields: Mapping[str, JsonValue]) -> None:
         self.store.put(self.object_name(relative), checksummed(fields))
 
     def read_holdout(self, name: str) -> dict[str, JsonValue]:
-        """Return a holdout result; raises as `read_json`, and `DamagedFileError` if the list has another SHA-256."""
+        """Return a holdout result; raises as `read_json`, and `DamagedFileError` if `LIST_NAME` has another SHA-256."""
         fields, listed = self.read_json(name), self._listed().get(name)
         if listed is not None and listed.sha256 != _listed_file(name, fields).sha256:
             raise DamagedFileError(f"does not match its SHA-256 in {LIST_NAME}")
@@ -193,11 +193,11 @@ class RunContents:
             raise DamagedFileError(f"has {stored.bytes:,} bytes, more than the {limit:,} allowed") from error
 
     def manifest_names(self) -> list[str]:
-        """Return the names of all manifests, relative to the run's folder, newest generation first."""
+        """Return the names of all manifests, even damaged, relative to the run's folder, newest generation first."""
         return [self._relative(found) for found in self._stored_manifests()]
 
     def generations(self) -> set[int]:
-        """Return the generations that have a manifest, damaged ones too."""
+        """Return the numbers of the generations that have a manifest, even a damaged one."""
         return _generations(self.manifest_names())
 
     def _stored_manifests(self) -> list[StoredObject]:
@@ -209,7 +209,7 @@ class RunContents:
         return [stored for _, stored in sorted(found, key=lambda pair: (-pair[0], pair[1].name))]
 
     def _is_withdrawn(self, stored: StoredObject) -> bool:
-        """Whether an object only reserves a manifest's name, so that no process creates this manifest (see `Lease`)."""
+        """Whether an object only reserves a manifest's name, so that no process creates the manifest (see `Lease`)."""
         if stored.bytes != len(DELETED_MARK):
             return False
         with suppress(MissingObjectError):
@@ -220,7 +220,7 @@ class RunContents:
         return stored.name.removeprefix(f"{self.name}/")
 
     def manifest(self, name: str) -> Manifest | Damage:
-        """Return a manifest or its damage, not checking blobs; `InputError` if a newer version of Eigen wrote it."""
+        """Return a manifest, or its damage; do not check blobs. `InputError` if a newer version of Eigen wrote it."""
         try:
             manifest = parse_manifest(self._read(name, MANIFEST_LIMIT))
             if manifest.name != name:
@@ -232,13 +232,13 @@ class RunContents:
         return manifest
 
     def manifests(self) -> list[Manifest]:
-        """Return the undamaged manifests, newest first: by generation, epoch of the lease, then time."""
+        """Return the undamaged manifests, newest first: by generation, then epoch of the lease, then `created`."""
         return [found for found in self.newest_first() if isinstance(found, Manifest)]
 
     def newest_first(self) -> Iterator[Manifest | Damage]:
-        """Yield each manifest, or its damage, newest first; each is read when it is requested."""
+        """Yield each manifest, or its damage, newest first; those of a generation are read when they are requested."""
         for _, names in groupby(self.manifest_names(), generation_of):
-            # A manifest that has disappeared since it was listed was removed with its generation.
+            # A manifest that has disappeared since it was listed is not damaged: its generation was removed.
             found = [one for one in map(self.manifest, names) if isinstance(one, Manifest) or one.what != _MISSING]
             yield from sorted(found, key=age_key, reverse=True)
 
@@ -247,7 +247,7 @@ class RunContents:
         return next((found for found in self.newest_first() if isinstance(found, Manifest)), None)
 
     def document(self, manifest: Manifest, stem: str) -> JsonValue:
-        """Return a document of a generation; `DamagedGenerationError` if it is damaged, `KeyError` if there is none."""
+        """Parse the file `stem`.json of a generation; `KeyError` if none, `DamagedGenerationError` if it is damaged."""
         entry = manifest.entry(f"{stem}.json")
         blob = blob_name(entry.sha256)
         with reading_part(manifest, entry.name, blob), self.blob_file(blob, entry.bytes) as path:
@@ -255,9 +255,9 @@ class RunContents:
 
     @contextmanager
     def blob_file(self, blob: str, size: int, read: Progress | None = None) -> Iterator[Path]:
-        """Verify a blob of `size` bytes, and yield the path of its file, or of a temporary copy if the store is remote.
+        """Verify a blob of `size` bytes; yield the path of its file, or of a temporary copy if the store is a bucket.
 
-        `DamagedFileError` if the blob is missing or damaged; `read` is called with the number of bytes just read.
+        `DamagedFileError` if the blob is missing or damaged. `read` is called after each block with its size (bytes).
         """
         name = self.object_name(blob)
         if isinstance(self.store, LocalStore):
@@ -281,10 +281,10 @@ class RunContents:
             raise DamagedFileError(_MISSING) from error
 
     def fetch_generation(self, manifest: Manifest, local: "RunContents") -> None:
-        """Copy the parts of a generation that `local` lacks, or has damaged, to this machine; the manifest last.
+        """Copy those files of a generation from the bucket to `local` that it lacks or has damaged; the manifest last.
 
-        The caller holds the lock of `local`. Progress is reported as "download", in bytes. `DamagedGenerationError` if
-        a part is damaged in the store.
+        The caller holds the lock of `local`. The progress of "download" is reported in bytes. `DamagedGenerationError`
+        if a file is missing or damaged in the bucket.
         """
         assert isinstance(local.store, LocalStore)
         lacking = {damage.path: damage.file for damage in local.damages(manifest, deep=True)}
@@ -305,13 +305,13 @@ class RunContents:
             local.store.put(local.object_name(manifest.name), manifest_bytes(manifest))
         if lacking:
             logger.info(
-                "Run '%s': fetched generation %d from the store, %s", self.name, manifest.generation, in_mb(total)
+                "Run '%s': fetched generation %d from the bucket, %s", self.name, manifest.generation, in_mb(total)
             )
 
     def damages(self, *manifests: Manifest, deep: bool = False, phase: str = "verify") -> list[Damage]:
-        """Check the sizes of the generations' blobs, with `deep` also their SHA-256, and return the damages.
+        """Check the sizes of all blobs of `manifests`, with `deep` also their SHA-256, and return the damages.
 
-        With `deep` progress is reported as `phase`, in bytes.
+        With `deep`, progress is reported in bytes under the name `phase`.
         """
         blobs = {name: size for manifest in manifests for name, size in manifest.blobs.items()}
         if deep:
@@ -327,15 +327,15 @@ class RunContents:
         ]
 
     def verify(self, *, deep: bool = True) -> list[Damage]:
-        """Return the damages of the configuration, the manifests, and all files that these name.
+        """Return the damages of the configuration, the manifests, and all files that the manifests list.
 
-        With `deep` SHA-256 and holdout results are checked too; progress is reported as "verify", in bytes.
+        With `deep`, SHA-256 and holdout results are checked, too, and progress is reported in bytes as "verify".
         """
         config = self.first_config()
         found = list(self.newest_first())
         damages = [one for one in (config, *found) if isinstance(one, Damage)]
         wrong = self.damages(*(one for one in found if isinstance(one, Manifest)), deep=deep)
-        # Files that a running training has just removed, manifest first, are not damaged.
+        # Missing files are not damages if training has removed their generation (its manifest first) meanwhile.
         present = self.generations() if wrong else set()
         damages += [damage for damage in wrong if damage.generation in present]
         return [*damages, *self._holdout_damages()] if deep else damages
@@ -355,9 +355,9 @@ class RunContents:
         return damages
 
     def missing_generations(self, rules: Collection[CheckpointConfig]) -> list[Damage]:
-        """Return damages of the first thousand missing generations that all these retention `rules` would have kept."""
+        """Return damages of up to 1,000 missing generations that each of `rules` (past settings) would have kept."""
         newest = self.newest_manifest()
-        # Listed after the newest one was read: a running training removes older ones once a newer one exists.
+        # Listed after the newest one was read: training may meanwhile commit a newer one and remove older ones.
         missing = missing_generations(self.generations(), 0 if newest is None else newest.champion_generation, rules)
         return [
             Damage(
@@ -370,7 +370,7 @@ class RunContents:
         ]
 
     def unreferenced(self) -> list[StoredObject]:
-        """Return the blobs that no readable manifest refers to: their generation is incomplete or was removed."""
+        """Return the blobs that no undamaged manifest lists: their generation is incomplete, damaged or removed."""
         blobs = self.store.objects(self.object_name(BLOBS))
         needed = {blob for manifest in self.manifests() for blob in manifest.blobs}
         return [stored for stored in blobs if self._relative(stored) not in needed]
@@ -400,20 +400,20 @@ class RunContents:
         dry_run: bool = False,
         confirm: Callable[[], None] | None = None,
     ) -> CleanReport:
-        """Remove the generations that need not stay, manifests first, then the blobs that no manifest refers to.
+        """Remove the generations that need not stay, manifests first, then the blobs that no manifest lists any more.
 
-        No other process may write to the run, unless the grace period is longer than writing a generation takes.
+        No other process may write to the run, unless `grace_seconds` exceeds the time that writing a generation takes.
 
         Args:
-            keep_last: number of newest generations that stay; those with missing or truncated files are not counted,
-                so that the last good one always stays.
+            keep_last: number of newest generations that stay, 1 or more. Generations with missing or truncated files
+                are not counted, so that the newest complete one always stays.
             keep_every: generations whose number is a multiple of this stay; 0: none.
-            keep_champion: the generation stays that found the champion of the newest undamaged generation.
-            protected: generations that stay in any case.
+            keep_champion: whether the generation stays that found the champion of the newest complete generation.
+            protected: numbers of generations that stay in any case.
             grace_seconds: a blob that no manifest named before this call stays while it is younger (seconds, by the
                 store's clock): another process may be about to write its manifest.
-            dry_run: remove nothing.
-            confirm: called before anything is removed; if it raises, everything stays.
+            dry_run: only report what would be removed.
+            confirm: called before anything is removed; if it raises, nothing is removed.
         """
         if keep_last < 1:
             raise ValueError(f"keep_last is {keep_last}, but must be at least 1: the newest generation always stays")
@@ -444,7 +444,7 @@ class RunContents:
         )
 
     def _summary(self, name: str, stored: StoredObject) -> _Summary | None:
-        """Return the summary of a manifest, None if it is damaged or in `unfit`; an unchanged one is not read again."""
+        """Return a manifest's summary, None if it is damaged or in `unfit`; an unchanged manifest is not read again."""
         if name in self.unfit:
             return None
         if stored not in self._known:
@@ -463,7 +463,7 @@ def _listed_file(name: str, fields: Mapping[str, JsonValue]) -> _ListedFile:
 
 
 def age_key(found: Manifest | Damage) -> tuple[int, bool, tuple[int, str, str]]:
-    """Return a sort key: higher for a manifest that `RunContents.newest_first` yields earlier."""
+    """Return a sort key, which is greater for a manifest (or damage) that `RunContents.newest_first` yields earlier."""
     if isinstance(found, Damage):
         return found.generation or 0, True, (0, "", found.path)
     return found.generation, False, _age_of(found)
@@ -486,10 +486,10 @@ def _generations(names: Iterable[str]) -> set[int]:
 def kept_generations(
     stored: Collection[int], whole: Sequence[int], keep_every: int, champion_generation: int
 ) -> set[int]:
-    """Return the generations of `stored` that stay; those in `whole`, the newest undamaged ones, always do.
+    """Return the generations of `stored` that stay: first, those in `whole`, the newest undamaged ones.
 
-    So do multiples of `keep_every` (0: none), the champion's, and damaged ones newer than all of `whole`, as evidence,
-    until they are written again. If `whole` is empty, all stay.
+    Multiples of `keep_every` (0: none) and the champion's generation stay, too, and all that are newer than those in
+    `whole`: they are damaged, and stay as evidence until they are written again. If `whole` is empty, all stay.
     """
     newest = max(whole, default=-1)
     return {
@@ -505,7 +505,7 @@ def kept_generations(
 def missing_generations(
     present: Collection[int], champion_generation: int, rules: Collection[CheckpointConfig]
 ) -> Iterator[int]:
-    """Yield the generations that all rules (at least one) would have kept and that are not present, ascending.
+    """Yield the generations, ascending, that each of `rules` (at least one) would keep and that are not `present`.
 
     A manifest with a huge generation number makes this iterator very long.
     """
@@ -530,7 +530,7 @@ def _kept_manifests(
 ) -> set[str]:
     """Return the names of the manifests that stay (see `RunContents.clean`).
 
-    `read`: name -> summary of the manifest, None if it is damaged; `sizes`: name of a stored blob -> bytes.
+    `read`: name -> summary of the manifest, None if it is damaged; `sizes`: name of each blob in the store -> bytes.
     """
     best: dict[int, _Summary] = {}
     for found in sorted((found for found in read.values() if found is not None), key=lambda found: found.age):
@@ -549,7 +549,7 @@ def _kept_manifests(
 
 @dataclass(frozen=True)
 class RunLocation:
-    """Where a run is: its store (a bucket if `remote`), and `root`, the folder of run directories on this machine."""
+    """Where a run is: its store (a bucket if `remote`), and `root`, the folder here that has the run's directory."""
 
     name: str
     store: Store
@@ -577,12 +577,12 @@ class RunLocation:
         return self.local.exists() or (self.remote and self.stored.exists())
 
     def contents(self) -> list[RunContents]:
-        """Return the run's contents on this machine and, if its store is a bucket, then those in the bucket."""
+        """Return the run's contents on this machine, followed by those in the bucket if the store is one."""
         return [self.local, self.stored] if self.remote else [self.local]
 
 
 def newest_of(contents: Iterable[RunContents]) -> Iterator[tuple[RunContents, Manifest | Damage]]:
-    """Yield all manifests of a run with the contents that hold them, newest first; ties in the order of `contents`."""
+    """Yield each manifest (or damage) with the contents that hold it, newest first; ties in the order of `contents`."""
 
     def pairs(one: RunContents) -> Iterator[tuple[RunContents, Manifest | Damage]]:
         return ((one, found) for found in one.newest_first())
@@ -591,7 +591,7 @@ def newest_of(contents: Iterable[RunContents]) -> Iterator[tuple[RunContents, Ma
 
 
 def list_runs(store: Store) -> list[str]:
-    """Return the names of a store's runs, sorted."""
+    """Return the names of all runs in a store, sorted."""
     return [name for name in store.folders("") if RunContents(store, name).exists()]
 
 

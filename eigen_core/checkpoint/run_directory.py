@@ -1,4 +1,4 @@
-"""The directory of a run on this machine, to which generations are committed and from which they are loaded."""
+"""The directory of a run on this machine: training commits generations to it and loads them from it."""
 
 import logging
 import os
@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SavedGeneration:
-    """A committed generation, and the size of its new files, of which `ring_bytes` are rows of the replay buffer."""
+    """A committed generation; `written_bytes`: size of its new files, `ring_bytes` that of new replay shards alone."""
 
     manifest: Manifest
     written_bytes: int
@@ -55,9 +55,9 @@ class SavedGeneration:
 class RunDirectory:
     """A run's folder `path` on this machine, in a `LocalStore` at `root`. Make one with `create` or `open`.
 
-    A generation is committed by its manifest, which is written last. Temporary files of a killed process are removed
-    when the run is next locked, its unused blobs by the next `clean`. `config` is the configuration that the run was
-    created with.
+    A generation is committed by its manifest, which is written last. If a process is killed before that, the next
+    `lock` removes its temporary files, and the next `RunContents.clean` the blobs without a manifest. `config` is the
+    configuration with which the run was created.
     """
 
     def __init__(self, root: Path, name: str, config: Mapping[str, JsonValue]) -> None:
@@ -71,13 +71,13 @@ class RunDirectory:
 
     @classmethod
     def create(cls, root: Path, name: str, config: Mapping[str, JsonValue]) -> Self:
-        """Create a run with nothing but its configuration, completely or not at all; `InputError` if it exists."""
+        """Create a run that has only its configuration, completely or not at all; `InputError` if it exists."""
         check_run_name(name)
         content = config_content(name, config)
         store = LocalStore(root)
         taken = (
-            f"There is already something at {store.folder / name}: choose another name, move it away, or, if it is a "
-            f"run, continue it with `eigen resume {name}`."
+            f"There is already a file or folder {store.folder / name}: choose another name, move it away or, if it is "
+            f"a run, continue it with `eigen resume {name}`."
         )
         if _is_taken(store.folder / name):
             raise InputError(taken)
@@ -100,13 +100,13 @@ class RunDirectory:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep other processes from writing (they get `InUseError`); remove files that a killed one left unfinished."""
+        """Keep other processes from writing (they get `InUseError`); first remove temporary files of a killed one."""
         self._lock.require(f"Run '{self.name}'")
         try:
             with explained("clear leftovers from", self.path, ANOTHER_STORE):
                 left = leftovers(self.path)
                 for path in left:
-                    path.unlink(missing_ok=True)  # a status that another thread was writing
+                    path.unlink(missing_ok=True)  # another thread may have renamed it: a status file
             if left:
                 logger.info("Run '%s': removed %d unfinished files of a process that was killed.", self.name, len(left))
             yield
@@ -121,12 +121,12 @@ class RunDirectory:
     ) -> SavedGeneration:
         """Commit a generation durably, completely or not at all, under the run's lock.
 
-        Of the replay buffer, only rows are written that were appended since this object last saved or loaded a
+        Of the replay buffer, only those rows are written that were appended since this object last saved or loaded a
         generation; older rows must not have changed. An existing generation with the same content stays unchanged.
-        `config` defaults to the one that the run was created with; `epoch` is the lease's, 0 without a lease.
+        `config` defaults to the configuration of the run's creation; `epoch` is that of the lease, 0 without a lease.
 
         Raises:
-            InputError: the folder cannot be written to (no space, no permission, ...).
+            InputError: the run's folder cannot be written to (no space, no permission, ...).
             InUseError: another process is writing to the run.
             ValueError: a tensor's type or a document cannot be stored.
         """
@@ -147,12 +147,12 @@ class RunDirectory:
             if stored is None and not self.contents.store.create(name, manifest_bytes(manifest)):
                 raise FileExistsError(name)
             self._base = stored or manifest
-            # All its blobs were just written anew.
+            # Each blob that this generation needs was just written or found in its place.
             self.contents.unfit.discard(self._base.name)
             return SavedGeneration(self._base, sum(entry.bytes for entry in entries) + ring_bytes, ring_bytes)
 
     def _stored_like(self, manifest: Manifest) -> Manifest | None:
-        """Return the stored manifest that differs from `manifest` at most in its time, None if there is none."""
+        """Return a stored manifest that equals `manifest` except for `created` and `checksum`, else None."""
         names = [name for name in self.contents.manifest_names() if generation_of(name) == manifest.generation]
         for found in map(self.contents.manifest, names):
             if isinstance(found, Manifest):
@@ -164,7 +164,7 @@ class RunDirectory:
     def load(self, manifest: Manifest) -> LoadedGeneration:
         """Verify all files of a generation, then read them; tensors are on the CPU, each in its own memory.
 
-        `DamagedGenerationError` if it is damaged.
+        `DamagedGenerationError` if a file is missing or damaged.
         """
         if damages := self.contents.damages(manifest, deep=True, phase="load"):
             raise damaged_generation(manifest, damages)
@@ -178,15 +178,15 @@ class RunDirectory:
         restore: Callable[[Snapshot], None] | None = None,
         stored: RunContents | None = None,
     ) -> LoadedGeneration | None:
-        """Read the newest undamaged generation; None if the run has no generation. Damaged ones are logged and skipped.
+        """Read the newest undamaged generation; log and skip damaged ones. Return None if the run has no generation.
 
         Args:
-            form: a generation of another form is treated as damaged, before any of its files is read.
-            restore: called with the snapshot; if it raises `UnfitSnapshotError`, the generation is treated as damaged.
-            stored: the run in a bucket, from which newer generations and damaged parts are fetched.
+            form: a generation of another form counts as damaged, and its files are not read; None: any form.
+            restore: called with the snapshot; if it raises `UnfitSnapshotError`, the generation counts as damaged.
+            stored: the run in a bucket, from which generations and files that are missing or damaged here are fetched.
 
         Raises:
-            InputError: all generations are damaged, or the newest was written by a newer version of Eigen.
+            InputError: all generations are damaged, or a newer version of Eigen wrote the newest one.
         """
         damages: list[Damage] = []
         names_stored = set() if stored is None else set(stored.manifest_names())

@@ -1,4 +1,4 @@
-"""Snapshots: the whole state of a training at the end of a generation, its files and their expected form."""
+"""Snapshots: the whole state of a training run at the end of a generation, its files and their expected form."""
 
 import platform
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -37,23 +37,23 @@ from eigen_core.common.records import Arithmetic
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The whole state of a training after a generation: named tensors, JSON documents and the replay buffer.
+    """The whole state of a training run after a generation: named tensors, JSON documents and the replay buffer.
 
-    Tensors may be views, may share memory and may be on any device; they are loaded to the CPU, each with its own
-    memory. NaN and infinity are refused in documents. A document of bytes is JSON text, which is stored unchanged.
+    Tensors may be views, may share memory and may be on any device; a loaded snapshot has them on the CPU, each in its
+    own memory. Documents must not contain NaN or infinity. A document of bytes is JSON text, which is stored unchanged.
     """
 
     generation: int
     tensors: Mapping[str, Mapping[str, torch.Tensor]]
-    """File stem -> named tensors; one safetensors file each."""
+    """File name without suffix -> named tensors, which are written to that safetensors file."""
     documents: Mapping[str, JsonValue | bytes]
-    """File stem -> JSON document."""
+    """File name without suffix -> JSON document, which is written to that JSON file."""
     champion_generation: int
-    """Generation in which the champion was found; retention keeps it. 0: there is no champion."""
+    """Generation in which the champion was found, which therefore is not deleted. 0: there is no champion."""
     ring: Ring | None = None
-    """The replay buffer, of which only new rows are written."""
+    """The replay buffer, of which only new rows are written; None: the snapshot has none."""
     computed_by: Arithmetic | None = None
-    """Processor, libraries and settings that change floating-point results; None: unknown."""
+    """Processor and libraries that computed the generation; None: unknown."""
 
 
 _HEADER_LIMIT = 1 << 20
@@ -64,11 +64,11 @@ class LoadedGeneration(NamedTuple):
     snapshot: Snapshot
     manifest: Manifest
     damages: list[Damage]
-    """Damages of the newer generations that were skipped, newest first."""
+    """Damages of the newer generations that were skipped because of them, newest generation first."""
 
 
 def read_snapshot(manifest: Manifest, run: Path) -> Snapshot:
-    """Return the snapshot of a generation whose blobs were verified; `DamagedGenerationError` if reading fails."""
+    """Read a generation, whose blobs were verified, from the folder `run`; `DamagedGenerationError` if that fails."""
     tensors: dict[str, dict[str, torch.Tensor]] = {}
     documents: dict[str, JsonValue | bytes] = {}
     for entry in manifest.files:
@@ -86,8 +86,8 @@ def read_snapshot(manifest: Manifest, run: Path) -> Snapshot:
 class SnapshotForm:
     """The form that a run's snapshots must have; a manifest is compared with it before its files are read.
 
-    `files` maps each file's name to its tensors (None: JSON). `capacity` and `columns` describe the ring;
-    `generation_rows` contains the possible numbers of rows that one generation appends to it.
+    `files` maps each file's name to its tensors (None: a JSON file). `capacity` (slots) and `columns` are those of the
+    replay buffer, and `generation_rows` contains the possible numbers of rows that one generation appends to it.
     """
 
     files: Mapping[str, tuple[TensorInfo, ...] | None]
@@ -103,7 +103,7 @@ class SnapshotForm:
         ring: Ring,
         generation_rows: range,
     ) -> Self:
-        """Return the form of snapshots with tensors, documents and a ring of these names, types and shapes."""
+        """Return the form of snapshots whose tensors, documents and ring have the names, types and shapes of these."""
         held = {f"{stem}.safetensors": tensor_infos(stem, named) for stem, named in tensors.items()}
         texts = dict.fromkeys(f"{stem}.json" for stem in documents)
         return cls({**held, **texts}, ring.capacity, ring_columns(ring), generation_rows)
@@ -155,7 +155,7 @@ def _in_words(tensor: TensorInfo | None) -> str:
 
 
 def write_files(snapshot: Snapshot, run: Path) -> list[FileEntry]:
-    """Write a snapshot's tensors and documents as blobs; if one cannot be stored, write none and raise `ValueError`."""
+    """Write tensors and documents as blobs to the run's folder; if one cannot be stored, write none: `ValueError`."""
     infos = {stem: tensor_infos(f"{stem}.safetensors", held) for stem, held in sorted(snapshot.tensors.items())}
     texts = {stem: document_bytes(f"{stem}.json", held) for stem, held in sorted(snapshot.documents.items())}
     entries = []

@@ -1,4 +1,4 @@
-"""Named tensors as safetensors files, which cannot run code when they are read."""
+"""Named tensors in safetensors files; reading such a file cannot run code, unlike a pickle."""
 
 import errno
 import hashlib
@@ -31,13 +31,13 @@ _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 
 
 def tensor_bytes(tensor: torch.Tensor) -> NDArray[np.uint8]:
-    """Return a tensor's elements as bytes `[bytes]`, in row-major order; of a contiguous CPU tensor this is a view."""
+    """Return a tensor's elements in row-major order as uint8 `[bytes]`; of a contiguous CPU tensor this is a view."""
     array: NDArray[np.uint8] = tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8).numpy()
     return array
 
 
 def tensors_sha256(tensors: Mapping[str, torch.Tensor]) -> str:
-    """Return one SHA-256 (hexadecimal) of names, types, shapes and bytes, independent of order and device."""
+    """Return one SHA-256 (hexadecimal) of names, types, shapes and bytes; order and device do not matter."""
     return json_sha256(
         [
             [name, str(tensor.dtype), list(tensor.shape), hashlib.sha256(tensor_bytes(tensor).data).hexdigest()]
@@ -47,10 +47,10 @@ def tensors_sha256(tensors: Mapping[str, torch.Tensor]) -> str:
 
 
 def tensor_infos(file: str, tensors: Mapping[str, torch.Tensor]) -> tuple[TensorInfo, ...]:
-    """Return name, type and shape of tensors for `file`, sorted by name; `ValueError` if a type cannot be stored."""
+    """Return name, type and shape of tensors, sorted by name; `ValueError` (naming `file`) if one cannot be stored."""
     for name, tensor in tensors.items():
         if tensor.dtype not in DATA_TYPES:
-            raise ValueError(f"tensor '{name}' for {file} is of type {tensor.dtype}, which cannot be stored")
+            raise ValueError(f"tensor '{name}' for {file} has the type {tensor.dtype}, which cannot be stored")
     return tuple(
         TensorInfo(name=name, dtype=DATA_TYPES[tensor.dtype], shape=tuple(tensor.shape))
         for name, tensor in sorted(tensors.items())
@@ -58,7 +58,7 @@ def tensor_infos(file: str, tensors: Mapping[str, torch.Tensor]) -> tuple[Tensor
 
 
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write a safetensors file, without a copy of contiguous CPU tensors. Equal content gives equal bytes."""
+    """Write a safetensors file without copying contiguous CPU tensors. Equal tensors give equal bytes."""
     # The writer reads from the addresses of these arrays, so they must live until it is done.
     arrays = {name: tensor_bytes(tensor) for name, tensor in tensors.items()}
     specs = {
@@ -73,13 +73,13 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     try:
         serialize_file(specs, path)
     except SafetensorError as error:
-        # safetensors gives the number of the system's error in its message alone.
+        # safetensors gives the error number (errno) of the operating system only in its message.
         number = _OS_ERROR.search(str(error))
         raise OSError(int(number[1]) if number else errno.EIO, str(error)) from error
 
 
 def read_tensors(path: Path, expected: tuple[TensorInfo, ...]) -> dict[str, torch.Tensor]:
-    """Read the tensors of a file into CPU memory (not mapped); `DamagedFileError` if they are not as expected."""
+    """Read the tensors of a file into CPU memory (not mapped); `DamagedFileError` if they differ from `expected`."""
     try:
         with safe_open(path, framework="pt", device="cpu", backend="pread") as file:
             tensors = {name: file.get_tensor(name) for name in sorted(file.keys())}
