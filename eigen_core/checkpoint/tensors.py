@@ -50,7 +50,7 @@ def tensor_infos(file: str, tensors: Mapping[str, torch.Tensor]) -> tuple[Tensor
     """Return name, type and shape of tensors, sorted by name; `ValueError` (naming `file`) if one cannot be stored."""
     for name, tensor in tensors.items():
         if tensor.dtype not in DATA_TYPES:
-            raise ValueError(f"tensor '{name}' for {file} has the type {tensor.dtype}, which cannot be stored")
+            raise ValueError(f"tensor '{name}' for {file} is of type {tensor.dtype}, which cannot be stored")
     return tuple(
         TensorInfo(name=name, dtype=DATA_TYPES[tensor.dtype], shape=tuple(tensor.shape))
         for name, tensor in sorted(tensors.items())

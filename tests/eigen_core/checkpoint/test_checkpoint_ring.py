@@ -222,8 +222,8 @@ def test_large_rings_are_spread_and_long_histories_gathered(tmp_path: Path, monk
 @pytest.mark.parametrize(
     ("columns", "written", "sentence"),
     [
-        ({"a": 3, "b": 4}, 0, "one equal length"),
-        ({}, 0, "one equal length"),
+        ({"a": 3, "b": 4}, 0, "same number of slots"),
+        ({}, 0, "same number of slots"),
         ({"a": 3}, 4, "cannot hold 4"),
         ({"../a": 3}, 0, "cannot name a column"),
     ],
