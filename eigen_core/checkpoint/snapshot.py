@@ -103,7 +103,7 @@ class SnapshotForm:
         ring: Ring,
         generation_rows: range,
     ) -> Self:
-        """Return the form of snapshots whose tensors, documents and ring have the names, types and shapes of these."""
+        """Return the form of snapshots with `tensors`, `documents` and a `ring` of these names, types and shapes."""
         held = {f"{stem}.safetensors": tensor_infos(stem, named) for stem, named in tensors.items()}
         texts = dict.fromkeys(f"{stem}.json" for stem in documents)
         return cls({**held, **texts}, ring.capacity, ring_columns(ring), generation_rows)
@@ -146,7 +146,7 @@ def _difference(found: Collection[TensorInfo], wanted: Collection[TensorInfo]) -
     expected = {tensor.name: tensor for tensor in wanted}
     for name in sorted(there.keys() | expected.keys()):
         if there.get(name) != expected.get(name):
-            return f"has the tensor {name}: {_in_words(there.get(name))}, expected {_in_words(expected.get(name))}"
+            return f"lists the tensor {name} as {_in_words(there.get(name))}, expected {_in_words(expected.get(name))}"
     return None if len(found) == len(there) else "lists a tensor twice"
 
 
@@ -155,7 +155,7 @@ def _in_words(tensor: TensorInfo | None) -> str:
 
 
 def write_files(snapshot: Snapshot, run: Path) -> list[FileEntry]:
-    """Write tensors and documents as blobs to the run's folder; if one cannot be stored, write none: `ValueError`."""
+    """Write tensors and documents as blobs to folder `run`; if one cannot be stored, write none, raise `ValueError`."""
     infos = {stem: tensor_infos(f"{stem}.safetensors", held) for stem, held in sorted(snapshot.tensors.items())}
     texts = {stem: document_bytes(f"{stem}.json", held) for stem, held in sorted(snapshot.documents.items())}
     entries = []

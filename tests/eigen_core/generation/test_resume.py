@@ -238,18 +238,18 @@ VALUES: list[tuple[Change, str]] = [
 ]
 
 FORMS: list[tuple[Change, str]] = [
-    (fewer_agents, "population.safetensors has the tensor actor_steps: I64 [2], expected I64 [5]"),
-    (lambda content: content.population.pop("targets"), "population.safetensors has the tensor targets: none"),
-    (put("population.more", torch.zeros(3)), "population.safetensors has the tensor more: F32 [3], expected none"),
+    (fewer_agents, "population.safetensors lists the tensor actor_steps as I64 [2], expected I64 [5]"),
+    (lambda content: content.population.pop("targets"), "population.safetensors lists the tensor targets as none"),
+    (put("population.more", torch.zeros(3)), "population.safetensors lists the tensor more as F32 [3], expected none"),
     (
         lambda content: content.population.update(weights=content.population["weights"].double()),
-        "population.safetensors has the tensor weights: F64",
+        "population.safetensors lists the tensor weights as F64",
     ),
-    (put("champion.weights", torch.zeros(3)), "champion.safetensors has the tensor weights: F32 [3]"),
-    (lambda content: content.columns.pop("reward"), "replay has the tensor reward: none, expected F32 []"),
+    (put("champion.weights", torch.zeros(3)), "champion.safetensors lists the tensor weights as F32 [3]"),
+    (lambda content: content.columns.pop("reward"), "replay lists the tensor reward as none, expected F32 []"),
     (
         lambda content: content.columns.update(day=content.columns["day"].long()),
-        "replay has the tensor day: I64 [], expected I32 []",
+        "replay lists the tensor day as I64 [], expected I32 []",
     ),
     (lambda content: setattr(content, "written", 0), "replay counts 0 appended rows instead of 360"),
     (
