@@ -48,7 +48,7 @@ _REASONS = {
 
 @contextmanager
 def explained(action: str, path: Path, instead: str = "choose another path") -> Iterator[None]:
-    """Raise an `OSError` of the block as an `InputError` if `_REASONS` has a reason for it, any other unchanged.
+    """Raise an `OSError` of the block as an `InputError` if the user can correct it (see `_REASONS`), else unchanged.
 
     The message is "Cannot {action} {path}: {reason}.", where `action` is, for example, "save generation 7 in". Most
     reasons end with advice to the user, which ends with "or {instead}".

@@ -55,7 +55,7 @@ def wait_passively() -> None:
 
 
 def use_instructions(instructions: Instructions) -> None:
-    """For "avx2", keep MKL and torch at AVX2, unless the user set MKL_CBWR or ATEN_CPU_CAPABILITY; "auto": no limit."""
+    """For "avx2", limit MKL and torch to AVX2 unless the user set MKL_CBWR, ATEN_CPU_CAPABILITY. "auto": no limit."""
     if instructions == "avx2":
         if os.environ[MKL_MODE] == STRICT:
             _set(MKL_MODE, _STRICT_AVX2)
@@ -156,8 +156,8 @@ def stop_requests_raised() -> Iterator[None]:
 
     Python passes an exception that leaves a finalizer or weakref callback to `sys.unraisablehook`, and goes on. If the
     exception is a stop request (a `BaseException` but no `Exception`: `KeyboardInterrupt`, Prefect's
-    `TerminationSignal`), the main thread raises it again 0.05 s later, until it does not end in the hook. Uses SIGALRM,
-    which also interrupts a sleep. Does nothing if called in another thread, since only the main thread gets signals.
+    `TerminationSignal`), the main thread raises it again 0.05 s later, by SIGALRM, which also interrupts a sleep. Does
+    nothing if called in another thread than the main one, since only that receives signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -189,7 +189,7 @@ def stop_requests_raised() -> Iterator[None]:
 
 
 def default_cache_root() -> Path:
-    """Return the folder of caches (panels, ...): EIGEN_CACHE, else `eigen` in XDG_CACHE_HOME, else `~/.cache/eigen`."""
+    """Return the folder of Eigen's caches: EIGEN_CACHE, else `eigen` in XDG_CACHE_HOME, else `~/.cache/eigen`."""
     chosen = os.environ.get("EIGEN_CACHE")
     if chosen:
         return Path(os.path.expanduser(chosen))
@@ -198,7 +198,7 @@ def default_cache_root() -> Path:
 
 
 def code_digest(packages: Iterable[str], kinds: Collection[str] = (".py",), extra: str = "") -> str:
-    """Return one SHA-256 (hexadecimal) of `extra` and of all files in `packages` with a suffix in `kinds`, by path."""
+    """Return one SHA-256 of `extra`, and of path and content of each file in `packages` whose suffix is in `kinds`."""
     found = hashlib.sha256(extra.encode())
     for package in packages:
         root = Path(str(files(package)))

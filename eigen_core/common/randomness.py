@@ -1,4 +1,4 @@
-"""Random generators, one for each purpose: its numbers do not depend on other draws, retries or groups of agents."""
+"""Random generators, one for each purpose: its numbers do not depend on other draws, retries, or grouping of agents."""
 
 import hashlib
 

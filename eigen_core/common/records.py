@@ -1,4 +1,4 @@
-"""Results of generations and holdout evaluations as JSON records, and the ancestry of agents that they describe."""
+"""Results of generations and of the holdout evaluation as JSON records, and the ancestry of agents in them."""
 
 import math
 import zlib
@@ -126,7 +126,7 @@ class Excess(Record):
 
     @property
     def short(self) -> str:
-        """Mean ± half of the 95 % interval, for example "+0.12 ± 0.31 %"."""
+        """Mean ± half of the width of the 95 % interval, for example "+0.12 ± 0.31 %"."""
         return f"{change(self.mean)} ± {self.interval[1] - self.mean:.2f} %"
 
     @property
@@ -208,7 +208,7 @@ class PhaseMemory(Record):
 
     phase: str
     start_bytes: Annotated[int, Field(ge=0)]
-    """Resident memory of the process and its children at the phase's start."""
+    """Resident memory of the run's process and its child processes at the phase's start."""
     peak_bytes: Annotated[int, Field(ge=0)]
     end_bytes: Annotated[int, Field(ge=0)]
     device_allocated_peak: Annotated[int, Field(ge=0)] = 0
@@ -227,13 +227,13 @@ class Telemetry(Record):
     checkpoint_seconds: float | None = None
     """None until the checkpoint is written."""
     rss_bytes: int
-    """Resident memory of the process and its children after the phase `evolve` (bytes)."""
+    """Resident memory of the run's process and its child processes after the phase `evolve` (bytes)."""
     rss_peak_bytes: int
-    """Peak of the resident memory in the generation, of the process and its children (bytes)."""
+    """Peak of that memory in the generation (bytes)."""
     exchanged_bytes: int = 0
-    """Bytes of arrays sent between the run's process and its workers."""
+    """Bytes of arrays sent between the run's process and its Dask workers in the generation."""
     phases: tuple[PhaseMemory, ...] = ()
-    """Finished phases, in order; in a checkpoint, without the phase `checkpoint` and later ones."""
+    """Memory of the finished phases, in order. The copy in a checkpoint lacks the phase `checkpoint` and later ones."""
 
     @property
     def device_peak_bytes(self) -> int:
@@ -247,7 +247,7 @@ class Telemetry(Record):
 
 
 class HoldoutResult(Record):
-    """Rewards of the champion and of agents with random weights on the same holdout episodes."""
+    """Rewards of the champion and of random agents in the same holdout episodes, whose data training never uses."""
 
     generation: Annotated[int, Field(ge=0)]
     """Number of the newest generation when the champion was evaluated."""

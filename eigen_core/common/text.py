@@ -39,7 +39,7 @@ def duration(seconds: float) -> str:
 
 
 def rough_duration(seconds: float) -> str:
-    """Format an estimated time: "0.52 s", "40 s", "36 min", "5 h 12 min", "3 days 4 h"."""
+    """Format an estimated time, with fewer digits than `duration`: "0.52 s", "40 s", "36 min", "5 h 12 min"."""
     if seconds < 10:
         return f"{seconds:.2g} s"
     return f"{seconds:.0f} s" if seconds < 90 else duration(_MINUTE * round(seconds / _MINUTE))
