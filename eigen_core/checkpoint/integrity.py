@@ -61,9 +61,9 @@ def holdout_name(generation: int) -> str:
 
 @dataclass(frozen=True)
 class Damage:
-    """A defect of a file that `generation` needs (None: that the whole run needs).
+    """A defect of a file that `generation` needs (None: the whole run); `path` is relative to the run's folder.
 
-    `file`, such as "replay shard 11600", and `what`, such as "is missing", are a sentence; `path`: in the run's folder.
+    `file`, such as "replay shard 11600", and `what`, such as "is missing", together are a sentence.
     """
 
     generation: int | None
@@ -82,7 +82,7 @@ class DamagedFileError(ValueError):
 
 
 class UnfitSnapshotError(InputError):
-    """No run with this configuration can have written an undamaged snapshot; `file` and `what`: see `Damage`."""
+    """A snapshot is undamaged, but no run with this configuration can have written it; `file`, `what`: see `Damage`."""
 
     def __init__(self, file: str, what: str) -> None:
         super().__init__(f"{file} {what}.")
@@ -139,7 +139,7 @@ def _file_content(document: JsonValue) -> bytes:
 
 
 class BytesDone:
-    """Counts bytes in any thread and reports them as progress of the loop `name` in the context of its constructor."""
+    """Counts bytes in any thread and reports progress of `name` as if in the thread that constructed it."""
 
     def __init__(self, name: str, total: int) -> None:
         self._name = name

@@ -124,7 +124,7 @@ def this_process() -> ProcessIdentity:
 class FileLock:
     """An advisory lock (flock) on a file, which the kernel frees when its process ends.
 
-    The file contains its holder's identity. It stays after `release`: if deleted, two processes could lock two files.
+    The file contains its holder's identity. `release` keeps it: otherwise two processes could lock two files.
     """
 
     def __init__(self, path: Path) -> None:
@@ -155,7 +155,7 @@ class FileLock:
         return True
 
     def require(self, what: str) -> None:
-        """Take the lock; if another process holds it, raise `InUseError`, which begins with `what` ("Run 'mine'")."""
+        """Take the lock; if another process holds it, raise `InUseError` about `what`, such as "Run 'mine'"."""
         with explained("lock", self._path, ANOTHER_STORE):
             if not self.acquire():
                 holder = self.holder() or "another process"
@@ -285,7 +285,7 @@ class Lease:
 
     The operating system may suspend the holder between a check and the write after it for longer than the lease lasts.
     So the holder announces a manifest before the check. The next holder finds the announcement and first reserves the
-    name: either the manifest exists by then, with all its blobs, or the former holder can no longer create it.
+    manifest's name: either that manifest exists by then, with all its files, or the former holder cannot create it.
     """
 
     def __init__(self, store: Store, run: str, epoch: int, record: _LeaseRecord, clock: Callable[[], float]) -> None:

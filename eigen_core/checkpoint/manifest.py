@@ -69,7 +69,7 @@ class FileEntry(_Entry):
 
     name: Annotated[str, Field(pattern=rf"^{STEM.pattern}\.(safetensors|json)$")]
     bytes: Natural
-    """Size (bytes)."""
+    """Size of the file (bytes)."""
     sha256: Sha256
     """SHA-256 of the file's content, which is equal for equal tensors or documents."""
     tensors: tuple[TensorInfo, ...] | None
@@ -159,7 +159,7 @@ class Manifest(_Entry):
     champion_generation: Natural
     """Generation in which the champion was found; 0: there is no champion."""
     parent: Sha256 | None
-    """`checksum` of the manifest of the generation from which training continued; null for the first."""
+    """`checksum` of the manifest of the generation from which training continued; null for a run's first."""
     epoch: Natural
     """Epoch (number of the holder) of the lease on the run under which it was written; 0: without a lease."""
     config: dict[str, JsonValue]

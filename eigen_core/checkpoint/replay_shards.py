@@ -77,7 +77,7 @@ class Ring:
     columns: Mapping[str, torch.Tensor]
     """Name -> tensor `[capacity, ...]`, on any device and possibly a view; after loading a contiguous CPU tensor."""
     size: int
-    """Number of rows in the ring: `written`, at most the capacity."""
+    """Number of rows in the ring: the smaller of `written` and the capacity."""
     written: int
     """Number of rows ever appended."""
 

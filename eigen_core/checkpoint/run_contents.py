@@ -164,7 +164,7 @@ class RunContents:
         self.store.put(self.object_name(relative), checksummed(fields))
 
     def read_holdout(self, name: str) -> dict[str, JsonValue]:
-        """Return a holdout result; raises as `read_json`, and `DamagedFileError` if `LIST_NAME` has another SHA-256."""
+        """Return a holdout result; raises as `read_json`, `DamagedFileError` if its SHA-256 in `LIST_NAME` differs."""
         fields, listed = self.read_json(name), self._listed().get(name)
         if listed is not None and listed.sha256 != _listed_file(name, fields).sha256:
             raise DamagedFileError(f"does not match its SHA-256 in {LIST_NAME}")
@@ -355,7 +355,7 @@ class RunContents:
         return damages
 
     def missing_generations(self, rules: Collection[CheckpointConfig]) -> list[Damage]:
-        """Return damages of up to 1,000 missing generations that each of `rules` (past settings) would have kept."""
+        """Return damages of up to 1,000 missing generations that each of `rules` (the run's settings) would keep."""
         newest = self.newest_manifest()
         # Listed after the newest one was read: training may meanwhile commit a newer one and remove older ones.
         missing = missing_generations(self.generations(), 0 if newest is None else newest.champion_generation, rules)

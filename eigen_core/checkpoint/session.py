@@ -140,7 +140,7 @@ def _publish_config(location: RunLocation, directory: RunDirectory) -> None:
 
 
 def _upload_newer_files(location: RunLocation, uploader: Uploader) -> None:
-    """Queue plots and holdout results that are newer here than in the bucket, since a killed process may not have."""
+    """Queue plots and holdout results that are newer here than in the bucket; a killed process did not upload them."""
     here, there = location.local, location.stored
     for prefix in (PLOTS, HOLDOUT, LISTS):
         stored = {found.name: found.modified for found in there.store.objects(there.object_name(prefix))}

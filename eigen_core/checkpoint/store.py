@@ -1,4 +1,4 @@
-"""A store keeps runs as a flat set of named objects, each complete or absent: its interface, folders, and URLs."""
+"""A store keeps runs as named objects, each complete or absent: interface, stores in folders, URLs of stores."""
 
 import errno
 import os
@@ -69,7 +69,7 @@ class StoredObject:
 
 
 class Store(Protocol):
-    """Named objects under one URL. Names are relative, with slashes, and begin with a run's: `RUN/blobs/ab/abcd...`.
+    """Named objects under one URL. Names are relative and have slashes, for example `RUN/blobs/ab/abcd...`.
 
     All methods raise:
         InputError: the store cannot be used as it is and waiting will not help: no credentials, no permission, no such
@@ -446,7 +446,7 @@ def is_remote(url: str) -> bool:
 
 
 def run_root(url: str, local: str) -> Path:
-    """Return the absolute folder of run directories: the store, or if it is a bucket, one in `local` (a setting)."""
+    """Return the absolute folder of run directories: the store, or for a bucket one in `local` (`checkpoint.local`)."""
     location = gcs_location(url)
     if location is None:
         return store_folder(url)

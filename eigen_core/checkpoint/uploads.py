@@ -110,7 +110,7 @@ class _Generation(_File):
 
 
 class Uploader:
-    """Copies generations and small files of a run from its `directory` to a bucket (`target`), in the order of `add`.
+    """Copies generations and small files from a run's `directory` to a bucket (`target`), first added, first copied.
 
     As a context manager, it uploads in a thread inside the block. The block's end drops what is still queued, so call
     `finish` first. The constructor queues all generations of the run directory. Call `add` and `finish` only from the
@@ -163,7 +163,7 @@ class Uploader:
         Old ones are removed in the thread that commits; another could remove blobs of a generation being committed.
 
         Raises:
-            LeaseLostError: another process has taken the run over.
+            LeaseLostError: another process has taken the lease on the run.
             UploadsEndedError: the uploader was closed, or an error has ended its thread.
         """
         with self._changed:
