@@ -74,9 +74,9 @@ def _set(name: str, value: str) -> None:
     os.environ[name] = value
 
 
-# `read` returns when this process writes or exits.
+# The shell's `read` returns when this process writes a line to the pipe or exits.
 _STOP = 'read -r _ && exit 0; kill -TERM "$0" 2>/dev/null'
-# Checks each second that the process still exists: the system may reuse its PID later.
+# Checks each second whether process $0 still exists, since the system may reuse its PID later.
 _STOP_THEN_KILL = f"""{_STOP}
 left=$1
 while kill -0 "$0" 2>/dev/null; do
@@ -96,7 +96,7 @@ def stop_with_this_process(pid: int, kill_after_seconds: int | None = None) -> C
     if shell is None:
         return lambda: None
     reading, writing = os.pipe()
-    # The writing end stays open, unread and uninherited, as long as this process lives.
+    # The writing end of the pipe stays open as long as this process lives, since no child process inherits it.
     os.set_inheritable(writing, False)
     script = [_STOP, str(pid)]
     if kill_after_seconds is not None:
@@ -169,7 +169,7 @@ def stop_requests_raised() -> Iterator[None]:
             former_hook(report)
             return
         swallowed.append(report.exc_value)
-        # An alarm, since another exception from here would be swallowed too.
+        # By an alarm, since Python would swallow an exception that this hook raises.
         signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
 
     def raise_again(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of a signal handler
