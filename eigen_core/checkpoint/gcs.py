@@ -327,7 +327,7 @@ class GcsStore(RemoteStore):
             if stored and stored[:2] == sent:
                 return
             if stored and version is not None:
-                # An emulator keeps a damaged object: a create may replace that version, and no other.
+                # An emulator keeps an object that arrived damaged: the retry may replace that version, and no other.
                 version = stored[2]
         raise self._damaged(f"store {name}")
 

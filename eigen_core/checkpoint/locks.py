@@ -101,7 +101,7 @@ class ProcessIdentity(BaseModel):
         if not self._is_of_this_machine():
             return False
         try:
-            # Some /proc hide processes of other users; a signal's error does not.
+            # /proc may hide processes of other users; the error of a signal tells a hidden one from an ended one.
             os.kill(self.pid, 0)
         except ProcessLookupError:
             return True

@@ -106,7 +106,7 @@ class RunDirectory:
             with explained("clear leftovers from", self.path, ANOTHER_STORE):
                 left = leftovers(self.path)
                 for path in left:
-                    path.unlink(missing_ok=True)  # another thread may have renamed it: a status file
+                    path.unlink(missing_ok=True)  # it may be a status file that another thread has renamed
             if left:
                 logger.info("Run '%s': removed %d unfinished files of a process that was killed.", self.name, len(left))
             yield
@@ -147,7 +147,7 @@ class RunDirectory:
             if stored is None and not self.contents.store.create(name, manifest_bytes(manifest)):
                 raise FileExistsError(name)
             self._base = stored or manifest
-            # Each blob that this generation needs was just written or found in its place.
+            # All blobs of this generation were just written or found with the right size.
             self.contents.unfit.discard(self._base.name)
             return SavedGeneration(self._base, sum(entry.bytes for entry in entries) + ring_bytes, ring_bytes)
 

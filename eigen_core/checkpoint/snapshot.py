@@ -49,7 +49,7 @@ class Snapshot:
     documents: Mapping[str, JsonValue | bytes]
     """File name without suffix -> JSON document, which is written to that JSON file."""
     champion_generation: int
-    """Generation in which the champion was found, which therefore is not deleted. 0: there is no champion."""
+    """Generation in which the champion was found, which therefore stays in the store. 0: there is no champion."""
     ring: Ring | None = None
     """The replay buffer, of which only new rows are written; None: the snapshot has none."""
     computed_by: Arithmetic | None = None

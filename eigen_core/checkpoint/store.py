@@ -193,7 +193,7 @@ def checked_prefix(prefix: str) -> str:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether `checked_name` refuses a name, such as that of an internal file. Listings of objects leave it out."""
+    """Whether `checked_name` refuses `name`, such as that of a temporary file; listings leave out objects."""
     return not all(
         part and not part.startswith(HIDDEN) and part.isprintable() and "\\" not in part for part in name.split("/")
     )
@@ -270,7 +270,7 @@ class LocalStore(Store):
         with self._errors(f"read {name} in"):
             try:
                 with open_regular_file(self.path(name)) as file:
-                    # Python allocates as many bytes as it is asked to read, however short the file is.
+                    # `read(n)` allocates n bytes, however short the file is.
                     content = file.read(min(os.fstat(file.fileno()).st_size, limit) + 1)
             except OSError as error:
                 if error.errno not in _NO_FILE and not isinstance(error, IsADirectoryError):
@@ -471,7 +471,7 @@ def open_store(url: str) -> Store:
         return LocalStore(store_folder(url))
     tokens = Path.home() / ".gcs_tokens"
     if os.path.lexists(tokens):
-        # gcsfs unpickles this file of an old version when it is imported, which can run any code.
+        # When gcsfs is imported, it unpickles this file of its old versions, which can run any code.
         raise InputError(
             f"{tokens} holds the tokens of an old login as a pickle, which can run code when it is read: remove it, "
             "and set GOOGLE_APPLICATION_CREDENTIALS to the path of a key file (JSON) instead."

@@ -140,7 +140,7 @@ class Uploader:
         self._sleep = sleep or self._closing.wait
         self._thread = threading.Thread(target=self._run, name=f"eigen-uploads-{self._name}", daemon=True)
 
-        # Guarded by `_changed`.
+        # Read and written only while `_changed` is held.
         self._changed = threading.Condition()
         self._queue: dict[str, _File] = {}  # by name; the first one is uploaded first
         self._current: _File | None = None
@@ -396,7 +396,7 @@ class Uploader:
         if self._store.create(name, content):
             return
         self._lease.check()
-        # The name has a part of the checksum, so other content is damaged, or reserves an announced name (see `Lease`).
+        # The name has a part of the checksum, so other content is damaged or only reserves the name (see `Lease`).
         logger.warning("%s in %s is damaged or left by an interrupted upload: it is uploaded again", name, self._url)
         self._store.delete([name])
         self._lease.check()
