@@ -55,7 +55,7 @@ def wait_passively() -> None:
 
 
 def use_instructions(instructions: Instructions) -> None:
-    """For "avx2", limit MKL and torch to AVX2 unless the user set MKL_CBWR, ATEN_CPU_CAPABILITY. "auto": no limit."""
+    """For "avx2", limit MKL and torch to AVX2 unless the user set MKL_CBWR or ATEN_CPU_CAPABILITY; "auto": no limit."""
     if instructions == "avx2":
         if os.environ[MKL_MODE] == STRICT:
             _set(MKL_MODE, _STRICT_AVX2)
@@ -64,7 +64,7 @@ def use_instructions(instructions: Instructions) -> None:
 
 
 def environment_without_instructions() -> dict[str, str]:
-    """Return the environment variables for a child process: those that this module has set get their former values."""
+    """Return this process's environment variables for a child, without this module's changes for MKL, torch, cuBLAS."""
     unchanged = {name: value for name, value in os.environ.items() if name not in _before}
     return unchanged | {name: value for name, value in _before.items() if value is not None}
 
