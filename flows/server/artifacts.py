@@ -1,4 +1,4 @@
-"""Artifacts (pages) of a training on Prefect's server, and the thread that sends them."""
+"""Prefect artifacts (pages) that show a training run on Prefect's server, and the thread that sends them."""
 
 import hashlib
 import logging
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from eigen_core.reporting.report import Report
 
 KINDS = ("data", "memory", "plan", "report")
-"""Kinds of a run's artifacts, besides its overview, which has no kind."""
+"""Kinds of artifacts that a training run has besides its overview, whose kind is the empty string."""
 
 SERVER_ERRORS = (httpx.HTTPError, PrefectException, OSError)
-"""Errors of requests to Prefect's server; they must not stop a training."""
+"""Exceptions that a request to Prefect's server may raise. They are logged: they must not stop a training."""
 
 _CALL_SECONDS = 10.0
 _EVERY_SECONDS = 5.0
@@ -44,9 +44,9 @@ logger = logging.getLogger(__name__)
 
 
 def artifact_key(run: str, kind: str = "") -> str:
-    """Return the key of a run's artifact: lower case, digits and dashes. Different runs have different keys.
+    """Return the key of an artifact of training run `run`: lower-case letters, digits and dashes, unique to the run.
 
-    `kind`: one of `KINDS`; empty: the run's overview.
+    `kind` is one of `KINDS`, or empty for the run's overview.
     """
     slug = re.sub(r"[^a-z0-9]+", "-", run.lower()).strip("-")
     # The overview of a run "mine-data" must not have the key of the data page of run "mine".
@@ -56,7 +56,7 @@ def artifact_key(run: str, kind: str = "") -> str:
 
 
 class Artifacts:
-    """Creates and updates the artifacts of one flow run, one per key; may raise one of `SERVER_ERRORS`."""
+    """Creates and updates the artifacts of one flow run, one per key. `show` may raise one of `SERVER_ERRORS`."""
 
     def __init__(self) -> None:
         self._ids: dict[str, UUID] = {}
@@ -65,12 +65,12 @@ class Artifacts:
         known = self._ids.get(key)
         if known is None or not _update(known, markdown, description):
             found = create_markdown_artifact(key=key, markdown=markdown, description=description)
-            # The id; only asynchronous callers get a coroutine.
+            # Synchronous callers get the artifact's id, asynchronous ones a coroutine.
             self._ids[key] = cast(UUID, found)
 
 
 def _update(artifact: UUID, markdown: str, description: str) -> bool:
-    """Update an artifact, and return whether it still exists."""
+    """Replace an artifact's text and description; return false if the server no longer has the artifact."""
     content = {"data": markdown, "description": description}
     try:
         # `update_artifact` would also send the content, with its pictures, as an event, which the server stores.
@@ -83,26 +83,26 @@ def _update(artifact: UUID, markdown: str, description: str) -> bool:
 
 
 def publish_cleaning(store: str, rows: list[Row]) -> None:
-    with client_or_warning("Prefect has no table of the files that were removed", get_run_logger()):
-        create_table_artifact(table=rows, key="cleanup", description=f"Runs in {store}")
+    with client_or_warning("The table of the cleanup was not sent to Prefect", get_run_logger()):
+        create_table_artifact(table=rows, key="cleanup", description=f"Cleanup of the runs in {store}")
 
 
 def server_is_there() -> bool:
-    """Return whether the server of this flow run answers within five seconds."""
+    """Return whether the Prefect server that this process uses answers within five seconds."""
     return answers(str(get_client(sync_client=True).api_url).rstrip("/"))
 
 
 def require_server() -> None:
-    """Raise `httpx.ConnectError` if the server is unavailable: Prefect's client would retry each call for a minute."""
+    """Raise `httpx.ConnectError` at once if the server is unavailable; Prefect's client would retry for a minute."""
     if not server_is_there():
         raise httpx.ConnectError("Prefect's server does not answer")
 
 
 @contextmanager
 def client_or_warning(failure: str, logger: "Logger | LoggerAdapter[Logger]") -> Iterator[SyncPrefectClient]:
-    """Open a client; after an error of the server, end the block and log a warning that begins with `failure`."""
+    """Open a client of Prefect's server. If the block raises one of `SERVER_ERRORS`, only log it, after `failure`."""
     try:
-        # Inside a flow run this is the client with which Prefect reports the run's states: leaving does not close it.
+        # Inside a flow run, Prefect reports the states of the flow run with this client; `with` does not close it.
         with get_client(sync_client=True) as client:
             yield client
     except SERVER_ERRORS as error:
@@ -110,15 +110,15 @@ def client_or_warning(failure: str, logger: "Logger | LoggerAdapter[Logger]") ->
 
 
 def retry_once() -> AbstractContextManager[Settings]:
-    """Try each request to the server inside the block twice, for ten seconds each, instead of for minutes."""
+    """Inside the block, try each request to Prefect's server at most twice, for ten seconds each, not for minutes."""
     return temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 1, PREFECT_API_REQUEST_TIMEOUT: _CALL_SECONDS})
 
 
 class Reporter:
-    """Context manager whose thread makes reports to Prefect's server, at most every five seconds and once at its end.
+    """Context manager whose thread sends reports on run `run` to Prefect's server, every five seconds and at its end.
 
-    A report is a function. Of each kind the thread calls only the newest one, and logs errors. It logs an unavailable
-    server once, and drops the reports until the server answers.
+    A report is a function that sends requests, and has a kind: any word. Of the reports of a kind that wait, the thread
+    calls only the newest. It logs their `SERVER_ERRORS`, an unavailable server once, and then drops what waits.
     """
 
     def __init__(self, run: str) -> None:
@@ -143,7 +143,7 @@ class Reporter:
             self._raise()
 
     def report(self, kind: str, send: Callable[[], None]) -> None:
-        """Let the thread call `send`, which may raise `SERVER_ERRORS`, in place of a report of this kind that waits."""
+        """Let the thread call `send`, which may raise `SERVER_ERRORS`; drop a waiting report of the same kind."""
         self._raise()
         with self._changed:
             self._waiting.pop(kind, None)
@@ -155,13 +155,13 @@ class Reporter:
             self._sender.result()
 
     def _send_until_end(self) -> None:
-        # A separate client: the one in the flow run's context belongs to the training thread.
+        # This thread needs its own client: the one in the flow run's context belongs to the thread that trains.
         with retry_once(), SyncClientContext():
             while reports := self._next():
                 self._send_batch(reports)
 
     def _next(self) -> list[Callable[[], None]]:
-        """Wait for reports and return them; after the end of the context, return an empty list."""
+        """Wait for reports, and return them; after the end of the `with` block, return an empty list if none wait."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._ended)
             reports, self._waiting = list(self._waiting.values()), {}
@@ -178,7 +178,7 @@ class Reporter:
                     get_run_logger().warning(
                         "Run %s continues, but its pages are outdated: %s: %s", self._run, type(error).__name__, error
                     )
-                # Do not wait for an unavailable server with each report.
+                # Without an answer, every further report would wait for a timeout: drop them.
                 self._unavailable = isinstance(error, httpx.TransportError)
                 if self._unavailable:
                     break
@@ -187,7 +187,10 @@ class Reporter:
 
 
 def publish(report: "Report", file: Path) -> str | None:
-    """Show a report as an artifact; return the artifact's key, None if no server is configured or the server fails."""
+    """Send a report to Prefect's server as an artifact; `file` is its HTML file, whose path the artifact shows.
+
+    Return the artifact's key; None if no server is configured, or if the server failed, which is logged.
+    """
     prepare_environment()
     if configured_api(os.environ) is None:
         return None

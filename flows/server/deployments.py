@@ -1,4 +1,4 @@
-"""Eigen's deployments on Prefect's server, their work pool, schedules and automations; and launching flow runs."""
+"""Eigen's deployments on Prefect's server, with their work pool, schedules and automations; creates flow runs, too."""
 
 import os
 import subprocess
@@ -57,7 +57,7 @@ from flows.server.state_directory import wait_until
 CLEANUP = "cleanup/weekly"
 DEPLOYMENTS = (DEPLOYMENT, CLEANUP)
 _DEPLOY_SECONDS = 300.0
-# Prefect takes up to 20 s from the end of a cancelled process to its state Cancelled.
+# After the process of a cancelled flow run has ended, Prefect takes up to 20 s to set the state Cancelled.
 _ENDING_TIMEOUT_SECONDS = 30.0
 _POLL_SECONDS = 1.0
 
@@ -66,7 +66,7 @@ Say = Callable[[str], None]
 
 @contextmanager
 def client_of(api: str) -> Iterator[SyncPrefectClient]:
-    """Open a client of the API at this URL; raise `Stopped` if a request inside the block fails or is not answered."""
+    """Open a client of Prefect's API at URL `api`; raise `Stopped` if a request inside the block fails or times out."""
     with temporary_settings({PREFECT_API_URL: api}, set_defaults={PREFECT_UI_URL: ui_of(api)}):
         try:
             with get_client(sync_client=True) as client:
@@ -80,18 +80,19 @@ def client_of(api: str) -> Iterator[SyncPrefectClient]:
 
 
 def deploy(api: str) -> None:
-    """Create or update work pool, deployments and automations at a server; schedules stay on or off as they are."""
+    """Create or update work pool, deployments and automations at URL `api`; schedules stay on or off as they are."""
     with client_of(api) as client:
         _create_pool(client)
         before = {(deployment.name, schedule.slug): schedule.active for deployment, schedule in _schedules(client)}
         try:
             _run_prefect_deploy(api)
         finally:
-            # Also after a failure: if the schedule stayed off, nothing would resume a run after a crash.
+            # `prefect deploy` resets schedules to prefect.yaml. Undo that even after a failure: with the schedule off,
+            # nothing would resume a run after a crash.
             for deployment, schedule in _schedules(client):
                 active = before.get((deployment.name, schedule.slug), schedule.active)
                 if active != schedule.active:
-                    # An update without parameters removes them.
+                    # An update without `parameters` would delete those of the schedule.
                     client.update_deployment_schedule(
                         deployment.id, schedule.id, active=active, parameters=schedule.parameters
                     )
@@ -105,7 +106,7 @@ def deploy(api: str) -> None:
 
 
 def remove(client: SyncPrefectClient) -> None:
-    """Remove work pool, deployments, schedules and automations from the server; the history of flow runs stays."""
+    """Remove Eigen's work pool, deployments, schedules and automations from the server; past flow runs stay listed."""
     for name in DEPLOYMENTS:
         with suppress(ObjectNotFound):
             deployment = client.read_deployment_by_name(name).id
@@ -118,7 +119,7 @@ def remove(client: SyncPrefectClient) -> None:
 
 
 def is_up_to_date(client: SyncPrefectClient) -> bool:
-    """Return whether the server has deployments, schedule and automations of this version of the code."""
+    """Return whether the server has the deployments of this version of Eigen's code, their automations and schedule."""
     try:
         found = [client.read_deployment_by_name(name) for name in DEPLOYMENTS]
     except ObjectNotFound:
@@ -129,7 +130,7 @@ def is_up_to_date(client: SyncPrefectClient) -> bool:
 
 
 def find_deployment(client: SyncPrefectClient) -> DeploymentResponse:
-    """Return the deployment that trains; raise an `InputError` if the server has none."""
+    """Return deployment `train/gpu`, whose flow runs train; raise an `InputError` if the server lacks it."""
     try:
         return client.read_deployment_by_name(DEPLOYMENT)
     except ObjectNotFound:
@@ -139,7 +140,7 @@ def find_deployment(client: SyncPrefectClient) -> DeploymentResponse:
 
 
 def resume_schedule(client: SyncPrefectClient) -> DeploymentSchedule | None:
-    """Return the schedule that resumes runs, None if it was removed."""
+    """Return the schedule that resumes runs, None if a user removed it; `InputError` if its deployment is missing."""
     return schedule_of(find_deployment(client))
 
 
@@ -165,7 +166,7 @@ def _create_pool(client: SyncPrefectClient) -> None:
 
 
 def code_version() -> str:
-    """Return the version of Eigen with a hash of all code and settings that the deployments depend on."""
+    """Return `<version of Eigen>+<hash>`: the hash covers Eigen's code, its YAML and TOML files, Prefect's version."""
     digest = code_digest(("eigen_core", "flows", "tasks", "deployments"), (".py", ".yaml", ".toml"), version("prefect"))
     return f"{__version__}+{digest[:12]}"
 
@@ -194,7 +195,7 @@ def _run_prefect_deploy(api: str) -> None:
             raise Stopped(f"Prefect has not deployed {path} within {_DEPLOY_SECONDS:.0f} s. Try again.") from None
     if ended.returncode != 0:
         said = [line.strip() for line in f"{ended.stdout}\n{ended.stderr}".splitlines() if line.strip()]
-        raise Stopped(f"Prefect cannot deploy {path}: {' '.join(said[-3:])}")
+        raise Stopped(f"`prefect deploy --prefect-file {path}` failed: {' '.join(said[-3:])}")
 
 
 RESUME_NAME = "resume-after-crash"
@@ -213,7 +214,7 @@ _FLOW_RUNS = "prefect.flow-run.*"
 def resume_automation(deployment_id: UUID) -> AutomationCore:
     return AutomationCore(
         name=RESUME_NAME,
-        description=f"After a crash of {DEPLOYMENT}, the run that was requested last goes on. Made by `eigen deploy`.",
+        description=f"After a flow run of {DEPLOYMENT} crashed, resumes the last requested run. From `eigen deploy`.",
         enabled=True,
         trigger=_reaching(["Crashed"], deployment_id),
         actions=[RunDeployment(deployment_id=deployment_id, parameters={"resume": True})],
@@ -221,10 +222,10 @@ def resume_automation(deployment_id: UUID) -> AutomationCore:
 
 
 def zombie_automation(deployment_id: UUID) -> AutomationCore:
-    """Return the automation that marks a flow run of a deployment as crashed when its heartbeats stop."""
+    """Return the automation that marks a flow run of this deployment as crashed after `SILENT_SECONDS` of silence."""
     return AutomationCore(
         name=ZOMBIE_NAME,
-        description="Marks a flow run as crashed when its heartbeats stop. Made by `eigen deploy`.",
+        description=f"Marks a flow run of {DEPLOYMENT} as crashed when its heartbeats stop. From `eigen deploy`.",
         enabled=True,
         trigger=EventTrigger(
             after={"prefect.flow-run.heartbeat"},
@@ -241,7 +242,10 @@ def zombie_automation(deployment_id: UUID) -> AutomationCore:
 
 
 def set_alert(client: SyncPrefectClient, deployment_id: UUID, url: str) -> None:
-    """Have the server POST to `url` when a training finishes, crashes, fails, is blocked, or refused as too large."""
+    """Let the server send a POST request to `url` when a training completes, crashes, fails, is blocked or too large.
+
+    Raise an `InputError` if `url` is no address with http or https.
+    """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InputError(
@@ -260,7 +264,7 @@ def remove_alert(client: SyncPrefectClient, deployment_id: UUID) -> None:
 
 
 def _alert_automation(deployment_id: UUID, block: UUID, ui: str) -> AutomationCore:
-    # `text` is what Slack and others show.
+    # Slack and others show the field `text`.
     text = "flow_run.name ~ ': ' ~ flow_run.state.name ~ '. ' ~ (flow_run.state.message or '')"
     payload = (
         '{"text": {{ (' + text + ') | tojson }}, "flow_run": {{ flow_run.name | tojson }}, '
@@ -268,7 +272,7 @@ def _alert_automation(deployment_id: UUID, block: UUID, ui: str) -> AutomationCo
     )
     return AutomationCore(
         name=ALERT_NAME,
-        description="Calls the webhook eigen-alert when a training has ended. Made by `eigen alerts`.",
+        description="Calls the webhook eigen-alert when a training completes, crashes or fails. From `eigen alerts`.",
         enabled=True,
         trigger=_reaching(_ALERTED_STATES, deployment_id),
         actions=[CallWebhook(block_document_id=block, payload=payload)],
@@ -287,7 +291,7 @@ def _reaching(states: Collection[str], deployment_id: UUID) -> EventTrigger:
 
 
 def _related_to(deployment_id: UUID) -> dict[str, str | list[str]]:
-    """Return the filter of events of a deployment's flow runs; by id: other flows' deployments may share its name."""
+    """Return the filter for events of a deployment's flow runs. It uses the id: a name may not be unique."""
     return {"prefect.resource.role": "deployment", "prefect.resource.id": f"prefect.deployment.{deployment_id}"}
 
 
@@ -302,16 +306,19 @@ def _delete_automations(client: SyncPrefectClient, name: str, deployment_id: UUI
 
 
 def launch(api: str, values: Mapping[str, Any], run: str, say: Say, *, as_configured: bool = False) -> str:
-    """Let the worker train `run`, have it resumed until it is finished, and return the page of its flow run.
+    """Create a flow run that trains run `run`, switch on the schedule that resumes it, and return the page's URL.
 
-    If the active flow run is being cancelled, or still looks for a run to resume, wait for its end, and `say` so.
+    If the active flow run is being cancelled, or still looks for a run to resume, wait up to 30 s for its end.
 
     Args:
+        api: URL of Prefect's API.
         values: settings of the run, nested; the preset gives those that are missing.
-        as_configured: the run exists and continues with its own settings; `values` only say where the data are.
+        say: called with a message at each second of the wait.
+        as_configured: continue a run that exists, with its stored settings; of `values` only `market.data` counts.
 
     Raises:
-        InputError: there is no deployment, a training is under way, or the server refuses the settings.
+        InputError: deployment or schedule is missing, a run trains or waits, or the server refuses the settings.
+        Stopped: a request to the server failed.
     """
     with client_of(api) as client:
         deployment = find_deployment(client)
@@ -324,14 +331,15 @@ def launch(api: str, values: Mapping[str, Any], run: str, say: Say, *, as_config
 
 
 def resume(api: str, *, always: bool = True, worker: str | None = None) -> str | None:
-    """Train the run that was launched last, now and until it is finished.
+    """Create a flow run that resumes the run that was requested last, and return the URL of the flow run's page.
+
+    Return None if a flow run is active or due within 30 s, or if `always` is false and the schedule is off.
 
     Args:
-        always: switch on the schedule that resumes runs; and if the last run is complete or was stopped, train the
+        always: switch on the schedule that resumes runs; and if the last run is complete or was stopped, resume the
             newest unfinished run of the worker's store that was not stopped. False: resume only if that schedule is on.
-        worker: name of this machine's worker; first wait until the server knows which of its flow runs were killed.
-
-    Returns the page of the flow run; None if one runs or is due already, or `always` is false and the schedule is off.
+        worker: name of this machine's worker. Wait first, up to 30 s, until the server shows none of its flow runs as
+            running whose process was killed. None: do not wait.
     """
     with client_of(api) as client:
         if always:
@@ -353,7 +361,7 @@ def resume(api: str, *, always: bool = True, worker: str | None = None) -> str |
 
 
 def require_same_run_here(config: Config, run: str) -> None:
-    """Raise an `InputError` if the run exists in the store of `config` with other settings, or a process trains it."""
+    """Raise an `InputError` if run `run` is in the store of `config` with other settings, or if a process trains it."""
     from eigen_core.runs.handle import Run
 
     here = Run(config.checkpoint, run)
@@ -374,7 +382,7 @@ def run_page_of(client: SyncPrefectClient, api: str, run: str) -> str | None:
 
 
 def require_free(api: str, say: Say) -> None:
-    """Raise an `InputError` if a run is being trained, or waits for a worker; first wait for one that is ending."""
+    """Raise an `InputError` if a flow run trains or waits for a worker; wait first, up to 30 s, for one that ends."""
     with client_of(api) as client:
         _wait_until_free(client, api, say)
 
@@ -416,10 +424,10 @@ def _occupied(active: FlowRun, page: str) -> str:
 
 
 def enter() -> dict[str, str]:
-    """Change to the folder where the worker was started; Prefect calls this pull step before it loads a flow.
+    """Change to the folder where the worker was started. Prefect calls this pull step before it loads a flow.
 
-    Prefect would use a temporary folder, and remove the store `runs` with it. For a worker that a user has started
-    with `prefect worker start`, the environment variable PWD names the folder.
+    Prefect itself would use a temporary folder, and delete the store `runs` with it. `eigen up` names the folder in
+    the environment variable EIGEN_FOLDER; for a worker that a user started by `prefect worker start`, PWD does.
     """
     folder = os.environ.get(FOLDER_VARIABLE) or os.environ["PWD"]
     os.chdir(folder)

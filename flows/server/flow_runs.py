@@ -1,4 +1,7 @@
-"""The flow runs of the deployment that trains, their worker and logs, and the flow run of this process."""
+"""The flow runs of deployment `train/gpu`, their worker and logs, and the flow run of this process.
+
+A run has a name and checkpoints in a store; a flow run is Prefect's record of one attempt to train a run.
+"""
 
 import os
 import time
@@ -39,9 +42,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 POOL = "eigen-gpu"
-"""The work pool of the worker."""
+"""Name of the work pool from which Eigen's worker takes flow runs."""
 DEPLOYMENT = "train/gpu"
-"""The deployment that trains."""
+"""Flow and name of the deployment whose flow runs train."""
 
 # Names of the states in which a flow run of this deployment may end, besides Prefect's own.
 FINISHED_NAME = "AlreadyFinished"
@@ -53,10 +56,10 @@ PLAN_NAME = "MemoryPlan"
 BLOCKED_NAME = "Blocked"
 
 SCHEDULED_TAG = "auto-scheduled"
-"""Tag that Prefect gives to flow runs of a schedule: in this deployment, to those that resume runs."""
+"""Tag that Prefect gives to flow runs that a schedule creates; this deployment's only schedule resumes runs."""
 
 SUSPENDED_EVENT = "eigen.flow-run.suspended"
-"""Name of the event that the process of a suspended flow run emits as it ends."""
+"""Name of the event that the process of a flow run emits before it ends because the flow run was suspended."""
 
 
 def run_tag(run: str) -> str:
@@ -76,14 +79,14 @@ _ACTIVE = (StateType.RUNNING, StateType.CANCELLING, StateType.PENDING)
 
 
 def running_flow_run(client: SyncPrefectClient) -> FlowRun | None:
-    """Return the flow run that trains; if there is none, one whose process is about to start."""
+    """Return the flow run that is running or being cancelled, else one whose process is about to start, else None."""
     found = _flow_runs(client, *_ACTIVE)
     begun = [run for run in found if run.state_type != StateType.PENDING]
     return next(iter([*begun, *(run for run in found if may_start(run))]), None)
 
 
 def suspended_flow_run(client: SyncPrefectClient) -> FlowRun | None:
-    """Return the flow run that was suspended last and waits to be resumed in its page."""
+    """Return the flow run that was suspended last and waits for a user to resume it in its page; None without one."""
     return next(iter(_flow_runs(client, StateType.PAUSED)), None)
 
 
@@ -93,12 +96,12 @@ def last_flow_run(client: SyncPrefectClient) -> FlowRun | None:
 
 
 def next_flow_run(client: SyncPrefectClient) -> FlowRun | None:
-    """Return the scheduled flow run that is due first, which may be in the past."""
+    """Return the flow run in state Scheduled that is due first, perhaps overdue; None without one."""
     return next(iter(_flow_runs(client, StateType.SCHEDULED, sort=FlowRunSort.NEXT_SCHEDULED_START_TIME_ASC)), None)
 
 
 def waiting_flow_run(client: SyncPrefectClient) -> FlowRun | None:
-    """Return the flow run that is due, waits for a worker and names its run; None if there is none."""
+    """Return the flow run that is due, waits for a worker and names its run; None without one."""
     found = next_flow_run(client)
     due = None if found is None else found.next_scheduled_start_time
     if found is None or due is None or due > datetime.now(UTC):
@@ -107,13 +110,13 @@ def waiting_flow_run(client: SyncPrefectClient) -> FlowRun | None:
 
 
 def trained_run(flow_run: FlowRun) -> str | None:
-    """Return the name of the run that a flow run trains, None if it is not known yet."""
+    """Return the name of the run that a flow run trains; None if neither its tags nor its parameters name it yet."""
     given = flow_run.parameters.get("run")
     return tagged_run(flow_run.tags) or (given if isinstance(given, str) else None)
 
 
 def is_choosing(flow_run: FlowRun) -> bool:
-    """Return whether a flow run still looks for a run to resume."""
+    """Return whether a flow run still looks for a run to resume, since its parameters name none."""
     return trained_run(flow_run) is None and not _names_its_run(flow_run)
 
 
@@ -129,7 +132,7 @@ def report_lost(client: SyncPrefectClient, home: StateDirectory) -> None:
     """Report to the server the flow runs whose process was killed together with the worker of `home`.
 
     Their new state is Cancelled if they were being cancelled, else Crashed. Prefect itself would notice only when their
-    heartbeats are missed. Flow runs of other machines, containers or workers are not reported.
+    heartbeats are missed. Flow runs of other workers are not reported, nor any while the worker of `home` is alive.
     """
     worker = home.read("worker")
     if worker is None or not worker.process.has_ended():
@@ -144,12 +147,12 @@ def report_lost(client: SyncPrefectClient, home: StateDirectory) -> None:
 
 
 def has_lost_process(client: SyncPrefectClient, worker: str) -> bool:
-    """Return whether the server still has a flow run of this worker as running though its process has ended."""
+    """Return whether the server shows a flow run of the worker of this name as running though its process has ended."""
     return any(found.state_type == StateType.RUNNING for found in _without_process(client, worker))
 
 
 def _without_process(client: SyncPrefectClient, worker: str) -> Iterator[FlowRun]:
-    """Yield the active flow runs of this machine's worker that have no process."""
+    """Yield the active flow runs of the worker of this name that have no process on this machine, where it ran."""
     for found in _flow_runs(client, *_ACTIVE):
         if found.labels.get("prefect.worker.name") == worker and not _has_process(found.id):
             yield found
@@ -165,7 +168,7 @@ def _has_process(flow_run_id: UUID) -> bool:
 
 
 def may_start(pending: FlowRun) -> bool:
-    """Return whether a pending flow run may still start: after 300 s in this state, its worker must have ended."""
+    """Return whether a flow run in state Pending may still start: after 300 s in it, its worker must have ended."""
     if pending.state is None:
         return False
     return (datetime.now(UTC) - pending.state.timestamp).total_seconds() < _PENDING_SECONDS
@@ -179,7 +182,7 @@ def _filter(*types: StateType, **conditions: object) -> FlowRunFilter:
 def _flow_runs(
     client: SyncPrefectClient, *types: StateType, sort: FlowRunSort = FlowRunSort.START_TIME_DESC
 ) -> list[FlowRun]:
-    """Return the first ten flow runs of the deployment, by `sort`, in states of these types."""
+    """Return the first ten flow runs of the deployment, by `sort`, whose states have one of `types`."""
     ours = DeploymentFilter.model_validate({"name": {"any_": [_DEPLOYMENT]}})
     return client.read_flow_runs(
         flow_filter=_TRAININGS, deployment_filter=ours, flow_run_filter=_filter(*types), sort=sort, limit=10
@@ -192,7 +195,7 @@ _PAGE = 200
 
 
 class RunLogs:
-    """The logs of all flow runs of a run, on the worker and by `eigen train`."""
+    """The logs that the server has of all flow runs of run `run`, on the worker and by `eigen train`."""
 
     def __init__(self, client: SyncPrefectClient, run: str) -> None:
         self._client = client
@@ -203,7 +206,7 @@ class RunLogs:
         self._seen: dict[UUID, datetime] = {}
 
     def new_lines(self) -> Iterator[tuple[FlowRun, Log]]:
-        """Yield the lines since the last call, oldest first, each with its flow run."""
+        """Yield the log lines that the last call did not yield, oldest first, each with its flow run."""
         flow_runs = {found.id: found for found in _all(self._flow_runs)}
         since = max(self._seen.values(), default=None)
         after = None if since is None else since - _LATE
@@ -227,23 +230,23 @@ def _all(read: Callable[..., Sequence[T]]) -> Iterator[T]:
 
 
 BEGUN_LABEL = "eigen.begun"
-"""Label of a flow run: the time since which its run is in the store (seconds since 1970)."""
+"""Label of a flow run that has written its run's configuration to the store; its value is the time (s since 1970)."""
 
 _MOST_FLOW_RUNS = 1_000
 
 
 @dataclass(frozen=True)
 class TrainingRequest:
-    """A request to train a run, and its last flow run."""
+    """A user's request to train run `run`, and the run's last flow run."""
 
     run: str
     flow_run: FlowRun
     parameters: Mapping[str, Any] | None
-    """Parameters of the flow run by which a user requested the run; None if unknown."""
+    """Parameters of the flow run by which a user requested the run; None if it is not among the newest 1,000."""
     begun: bool
-    """Whether the run is in its store."""
+    """Whether a flow run since that request has written the run's configuration to its store."""
     stopped: str | None
-    """If the run was cancelled or suspended: a sentence that says so, and how to continue it."""
+    """If the run was cancelled or suspended: a sentence that says so, and how to continue it; otherwise None."""
 
     @property
     def is_suspended(self) -> bool:
@@ -279,10 +282,10 @@ def own_run_name(config: Config) -> str:
 
 
 def last_request(run: str | None = None) -> TrainingRequest | None:
-    """Return the last request to this deployment to train `run` (None: any run).
+    """Return the last request to train `run` (None: any run) by this flow run's deployment; None if either is missing.
 
-    A flow run that only looks for a run to resume is no request, nor is one that was cancelled because another one
-    trained. Only the newest 1,000 flow runs of the deployment are considered.
+    A flow run that still looks for a run to resume is no request, nor is one that the server cancelled because another
+    flow run trained. Only the newest 1,000 flow runs of the deployment are considered.
     """
     deployment = own_deployment()
     if deployment is None:
@@ -323,7 +326,7 @@ def _is_request(flow_run: FlowRun) -> bool:
 
 
 def _names_its_run(flow_run: FlowRun) -> bool:
-    """Return whether a flow run was created for a named or a new run, not to resume whatever was requested last."""
+    """Return whether a flow run was created for a named or a new run, not to resume the run that was requested last."""
     parameters = flow_run.parameters
     return bool(parameters.get("run")) or not (parameters.get("resume") or SCHEDULED_TAG in flow_run.tags)
 
@@ -337,7 +340,7 @@ def _run_of(flow_run: FlowRun) -> str:
 
 
 def _moment(flow_run: FlowRun) -> float:
-    """Return the time at which a flow run was due or, if later, its run started (seconds since 1970)."""
+    """Return the later of the times at which a flow run was due and its run was in the store (seconds since 1970)."""
     due = 0.0 if flow_run.expected_start_time is None else flow_run.expected_start_time.timestamp()
     begun = flow_run.labels.get(BEGUN_LABEL)
     return max(due, float(begun)) if isinstance(begun, int | float) else due
@@ -359,7 +362,7 @@ def _stopped(client: SyncPrefectClient, flow_run: FlowRun, run: str) -> str | No
 
 
 def own_deployment() -> UUID | None:
-    """Return the id of this flow run's deployment, None if it has none; only the first call asks the server."""
+    """Return the id of this flow run's deployment; None outside a deployment. Only the first call asks the server."""
     flow_run = runtime.flow_run.id
     found = runtime.deployment.id if flow_run is None else _deployment_of(flow_run)
     return None if found is None else UUID(found)
@@ -374,19 +377,19 @@ def _deployment_of(flow_run: str) -> str | None:  # noqa: ARG001 - the key of th
 logger = get_logger(__name__)
 
 RESUME = "resume"
-"""Slug (Prefect's key) of the schedule that resumes runs."""
+"""Slug (the key that Prefect uses) of the schedule that resumes runs."""
 
 _PARAMETERS = {"resume": True}
 
 
 def is_scheduled() -> bool:
     """Return whether a schedule has created this flow run."""
-    # Its parameters do not tell: switching a schedule on in Prefect's pages removes them.
+    # The parameters do not show it: they are deleted when a user switches the schedule on in Prefect's pages.
     return SCHEDULED_TAG in runtime.flow_run.tags
 
 
 def switch_schedule(active: bool, deployment: UUID | None = None) -> None:
-    """Switch the schedule that resumes runs, of a deployment (None: this flow run's), on or off, if there is one."""
+    """Switch the schedule that resumes runs on or off, if `deployment` (None: that of this flow run) has one."""
     deployment = own_deployment() if deployment is None else deployment
     if deployment is not None:
         with client_or_warning(f"Schedule '{RESUME}' was not switched {'on' if active else 'off'}", logger) as client:
@@ -395,10 +398,10 @@ def switch_schedule(active: bool, deployment: UUID | None = None) -> None:
 
 
 def remove_needless_resumes() -> None:
-    """Delete flow runs that would resume a run and have not started, since this flow run trains.
+    """Delete flow runs that are due to resume a run and have not started: they are needless while this one trains.
 
     The schedule creates 144 of them a day, and the automation may create several after a crash. They would resume
-    another run of the store, or the run of this flow run after it was cancelled.
+    another run of the store, or the run of this flow run after a user has cancelled it.
     """
     deployment = own_deployment()
     if deployment is None or not server_is_there():
@@ -406,13 +409,13 @@ def remove_needless_resumes() -> None:
     with client_or_warning("Flow runs that would resume another run were not deleted", logger) as client:
         due = _due(deployment, StateType.SCHEDULED, StateType.CANCELLED)
         for waiting in client.read_flow_runs(flow_run_filter=due, sort=FlowRunSort.EXPECTED_START_TIME_DESC):
-            # Only the number of its processes shows whether it ever started: start times are set at the end too.
+            # Only `run_count` shows whether it ever started: Prefect also sets a start time when a flow run ends.
             if waiting.run_count == 0 and not _names_its_run(waiting):
                 client.delete_flow_run(waiting.id)
 
 
 def stop_resuming(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:  # noqa: ARG001 - what Prefect calls a hook with
-    """After a cancellation, switch the schedule off, and record in the store that only a user continues the run."""
+    """Prefect's hook after a cancellation: switch the schedule off, and record that only a user continues the run."""
     if flow_run.deployment_id is not None:
         switch_schedule(False, flow_run.deployment_id)
     _keep_stop(flow_run, StateDirectory.of(os.environ))
@@ -436,13 +439,13 @@ def set_schedule(client: SyncPrefectClient, found: DeploymentResponse, active: b
     """Switch the schedule by which a deployment resumes runs, if it has one, on or off."""
     schedule = schedule_of(found)
     if schedule is not None and (schedule.active, schedule.parameters) != (active, _PARAMETERS):
-        # An update without parameters removes them.
+        # An update without `parameters` would delete those of the schedule.
         client.update_deployment_schedule(found.id, schedule.id, active=active, parameters=_PARAMETERS)
 
 
 # How long the end of a training waits for a server that is unavailable.
 _REPORT_SECONDS = 120.0
-# How often the state of this flow run is read from the server, at the end of a generation.
+# Shortest time between two readings of this flow run's state from the server, at the ends of generations.
 _LOOK_SECONDS = 5.0
 
 
@@ -456,7 +459,7 @@ def initial_name() -> str:
 
 
 def name_flow_run(name: str, tags: Iterable[str] | None = None) -> None:
-    """Name this flow run, and set its tags (None: keep them); log errors of the server."""
+    """Rename this flow run on the server, and set its tags (None: keep them); log errors of the server."""
     if runtime.flow_run.id is not None:
         with client_or_warning("The flow run could not be named", get_run_logger()) as client:
             require_server()
@@ -464,11 +467,11 @@ def name_flow_run(name: str, tags: Iterable[str] | None = None) -> None:
 
 
 class CancellationError(Exception):
-    """A user has cancelled this flow run, whose process has to end."""
+    """A user has cancelled this flow run: its process has to end."""
 
 
 class FlowRunListener(Listener):
-    """Listener that names this flow run at the server, keeps its state Running, and has the schedule resume it."""
+    """Listener of a training: renames its flow run by progress, keeps its state Running, switches the schedule on."""
 
     def __init__(self, config: Config, run: str, reporter: Reporter) -> None:
         self._config = config
@@ -484,7 +487,7 @@ class FlowRunListener(Listener):
         name_flow_run(self._name, tags)
 
     def prepared(self, training: Training) -> None:  # noqa: ARG002
-        # From now on the run's configuration is in its store.
+        # The run's configuration is in its store by now.
         if runtime.flow_run.id is not None:
             with client_or_warning("The flow run could not be labelled", get_run_logger()) as client:
                 require_server()
@@ -505,18 +508,18 @@ class FlowRunListener(Listener):
             self._looked = time.monotonic()
 
     def completed(self, training: Training, result: HoldoutResult | None) -> None:  # noqa: ARG002
-        # A training that cannot report its end would count as crashed.
+        # A flow run that cannot report its end to the server would count as crashed.
         wait_until(server_is_there, _REPORT_SECONDS, every=1.0)
         remove_needless_resumes()
         correct_state()
 
 
 def correct_state() -> None:
-    """Set this flow run back to Running if the server marked it as crashed because heartbeats were lost.
+    """Set this flow run's state back to Running if the server set it to Crashed because heartbeats were lost.
 
     Raises:
-        CancellationError: the flow run is being cancelled. Without a worker that is connected to the server, the
-            process would not notice.
+        CancellationError: the flow run is in state Cancelling. If no worker is connected to the server, nothing else
+            ends this process.
     """
     if runtime.flow_run.id is None or not server_is_there():
         return
@@ -532,7 +535,7 @@ def correct_state() -> None:
 
 
 def report_suspension() -> None:
-    """Emit an event that this process ends because of a suspension: otherwise it would be taken for crashed."""
+    """Emit the event that this process ends because of a suspension; without it, Prefect would mark it as crashed."""
     deployment = own_deployment()
     if deployment is None:
         return
