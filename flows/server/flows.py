@@ -1,4 +1,4 @@
-"""The flows that Prefect calls: train, cleanup; and the form in which its pages offer a configuration."""
+"""The Prefect flows `train` and `cleanup`, and the form in which Prefect's pages ask for the configuration of a run."""
 
 import json
 import os
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from eigen_core.housekeeping import CleanedRun
 
 if runtime.flow_run.id is not None:
-    # In the process of a flow run, import what a training needs now: Prefect's threads parse signatures when the flow
-    # begins, pydantic parses the sources of models as they are imported, and before Python 3.11.8 and 3.12.2 two
-    # threads that parse at once may raise a SystemError (github.com/python/cpython/issues/106905).
+    # In a flow run's process, import now what a training needs. When the flow begins, Prefect's threads parse function
+    # signatures; as models are imported, pydantic parses their sources; and before Python 3.11.8 and 3.12.2 two threads
+    # that parse at the same time may raise a SystemError (github.com/python/cpython/issues/106905).
     import flows.server.training_flow  # noqa: F401
 
 
 class _Form:
-    """The schema of Prefect's form for a configuration: without defaults, and without settings of a machine.
+    """Makes the JSON schema of Prefect's form for a `Config`: without defaults, and without `MACHINE_SETTINGS`.
 
-    A form sends every value that it shows: shown defaults would override another preset, so descriptions name them. A
-    worker takes a machine's settings from environment variables, and the server refuses parameters that the form lacks.
+    A form sends every value that it shows. Defaults in it would override the chosen preset, so descriptions name them.
+    A worker takes `MACHINE_SETTINGS` from its environment variables; the server refuses values that the schema lacks.
     """
 
     def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
@@ -58,10 +58,11 @@ class _Form:
 
 
 def _of_all_variants(section: str, schema: Mapping[str, Any], handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-    """Return the schemas of all algorithms, or methods, as one, with a rule: the chosen one has all given settings.
+    """Return one schema of section `learner` or `evolution` with the settings of all its algorithms or methods.
 
-    Prefect's pages choose among several schemas by the names of the values that were entered, and algorithms share
-    most of them. The rule is in `then`, which the server obeys and the pages ignore.
+    From a schema for each algorithm, Prefect's pages would choose by the names of the entered settings, most of which
+    algorithms share. A rule refuses settings that the chosen algorithm lacks. It is in `then`, which the server obeys
+    and the pages ignore.
     """
     key, common, models = VARIANTS[section]
     properties: dict[str, Any] = {}
@@ -94,14 +95,14 @@ def _of_all_variants(section: str, schema: Mapping[str, Any], handler: GetJsonSc
 
 
 def _given_by_parameters(properties: dict[str, Any], prefix: str) -> list[tuple[str, Any]]:
-    """Remove the settings of a machine from `properties`, and return the others."""
+    """Remove `MACHINE_SETTINGS` from `properties`, the settings whose keys begin with `prefix`; return the others."""
     for name in [name for name in properties if f"{prefix}{name}" in MACHINE_SETTINGS]:
         del properties[name]
     return list(properties.items())
 
 
 FormConfig = Annotated[Config, _Form()]
-"""`Config`, as a parameter that is filled in as a form."""
+"""`Config` as a parameter of a flow, which Prefect's pages show as a form."""
 
 
 def _without_value(setting: dict[str, Any], key: str) -> None:
@@ -113,7 +114,7 @@ def _without_value(setting: dict[str, Any], key: str) -> None:
             values_shown += [f"{name}: {_json(value)}" for name, value in values if value != default]
         setting["description"] = f"{setting['description']} {'; '.join(values_shown)}."
     if "const" in setting:
-        # A field of a single choice: a form would show it as one that cannot be filled in.
+        # The field has a single choice: a form would not let a user fill it in.
         setting["enum"] = [setting.pop("const")]
     if setting.get("type") == "boolean":
         # An untouched check box is sent as false.
@@ -138,19 +139,20 @@ keep_training_without_slot()
 def train_flow(config: FormConfig, run: str | None = None, resume: bool = False) -> State[None] | None:
     """Train a population until the run has all its generations, from its newest checkpoint if there is one.
 
-    Ends as `Completed`, named `AlreadyFinished` if the run was complete, `AlreadyRunning` if another process trains it
-    or is about to, `StillSuspended` if the run to resume is suspended in Prefect's pages, and `NothingToDo` if the
-    requested runs are complete or were stopped; as `Failed`, with the exception as its data, named `MemoryPlan` if the
-    run does not fit into memory or onto the disk and was not begun, `MemoryGuard` if the guard ended it, and `Blocked`
-    after too many attempts at the same generation.
+    After training, the state is `Completed`. Without training, it is `Completed` too, but named `AlreadyFinished` if
+    the run was complete, `AlreadyRunning` if another process trains it or is about to, `StillSuspended` if the run to
+    resume is suspended in Prefect's pages, `NothingToDo` if no run is left to resume. It is `Failed`, named
+    `MemoryPlan` if the run does not fit into memory or onto the disk and was not begun, `MemoryGuard` if the memory
+    guard ended it, `Blocked` after three resumes that did not complete the same generation.
 
     Args:
-        config: Everything that determines the run. Empty settings are those of the preset. With resume, only the path
-            of the prices counts, and a machine's settings: a run continues as it was configured.
+        config: Settings of the run. A setting that is left empty has the value of the preset. With resume, only
+            `market.data`, the path of the prices, has an effect (and `MACHINE_SETTINGS` in calls without a deployment):
+            a run continues with its stored settings.
         run: Name of the run: letters, digits, dots, dashes and underscores. Empty: a new run, named by preset and time;
-            with resume, the run that was requested last; if that is complete or was stopped, and a user (not the
-            schedule) resumes, the newest unfinished run of the store that was not stopped.
-        resume: Continue a run, which must exist. Without resume, a missing run is begun.
+            with resume, the run that was requested last. If that is complete, cancelled or suspended, and a user (not
+            the schedule) resumes: the newest unfinished run of the store that was neither cancelled nor suspended.
+        resume: Continue a run, which must exist. If this is off, a run that does not exist is begun.
     """
     with stop_requests_raised():
         # Prefect also imports this file for hooks and forms, which need no training.
@@ -161,11 +163,14 @@ def train_flow(config: FormConfig, run: str | None = None, resume: bool = False)
 
 @flow(name="cleanup", flow_run_name="cleanup", persist_result=False)
 def cleanup_flow(grace_hours: Annotated[float, Field(ge=0)] = 24.0, dry_run: bool = False) -> int:
-    """Remove what retention does not keep of each run in the worker's store; return the bytes freed. Skip runs in use.
+    """Remove checkpoints and files that retention does not keep from the worker's store; return the bytes freed.
+
+    Skip runs that a process trains. Each run's settings `checkpoint.keep_last` and `checkpoint.keep_every` say what
+    retention keeps.
 
     Args:
-        grace_hours: Age (hours) from which files are removed that belong to no generation.
-        dry_run: Only list what would be removed.
+        grace_hours: Remove files that belong to no checkpoint once they are this old (hours).
+        dry_run: Remove nothing; list what would be removed, and return the bytes that would be freed.
     """
     # Imported here as in `train_flow`.
     from eigen_core.housekeeping import clean_runs

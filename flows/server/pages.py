@@ -1,4 +1,4 @@
-"""The pages (artifacts) of a training in Prefect: overview, data, memory plan and memory report."""
+"""The pages (artifacts) of a training run on Prefect's server: overview, data, memory plan and memory report."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -21,13 +21,13 @@ from eigen_core.runs.journals import Start, goodput
 from eigen_core.runs.listener import Listener, Training
 from flows.server.artifacts import Artifacts, Reporter, artifact_key, client_or_warning, server_is_there
 
-# Number of last generations from which the remaining time is estimated.
+# The time left is estimated from this many newest generations.
 _RECENT = 5
 _TASK_LOGGER = logging.getLogger("prefect.task_runs")
 
 
 class RunPages(Listener):
-    """Listener that shows a training, and how it ended, in Prefect's pages; keeps no reference to its state."""
+    """Listener that shows a training, and how it ended, in Prefect's pages; keeps no reference to training state."""
 
     def __init__(self, config: Config, run: str, reporter: Reporter) -> None:
         self._config = config
@@ -58,7 +58,7 @@ class RunPages(Listener):
         link = tables.link_to_run(session.location.store.url, self._run)
         overview = tables.Overview(self._run, self._progress(training), link, checkpoint=written)
         if earlier := sorted(session.directory.plots.glob("*.png")):
-            # An earlier process of the run has left them on this machine.
+            # A process that trained the run before has left these plots on this machine.
             drawn = datetime.fromtimestamp(earlier[0].stat().st_mtime, UTC)
             when = f"drawn before this process began, {exact_clock(drawn)}"
             overview = self._with_plots(overview, when, earlier)
@@ -91,11 +91,11 @@ class RunPages(Listener):
             sentence = tables.holdout_sentence(result)
             self._overview = replace(self._overview, notes=[("Holdout", sentence), *self._overview.notes])
         self._show_overview()
-        # What fails after this changes nothing about the run.
+        # An error after this must not show the complete run as ended early.
         self._overview = None
 
     def ended(self, reason: str) -> None:
-        """Show why the training ended before the run was complete."""
+        """Show on the overview why the training ended before the run was complete; `reason` is a sentence."""
         if self._overview is None:
             return
         progress = replace(self._overview.progress, now=datetime.now(UTC), ended=f"{reason[:1].upper()}{reason[1:]}")
@@ -103,7 +103,7 @@ class RunPages(Listener):
         self._show_overview()
 
     def memory_reported(self, report: MemoryReport) -> None:
-        """Show a memory report at once: the training may be about to end."""
+        """Show a memory report at once, not by the reporter's thread: the training may be about to end."""
         if server_is_there():
             with client_or_warning("Prefect has no page of the memory report", get_run_logger()):
                 description = f"Memory of run {self._run}: {report.headline}"
@@ -127,7 +127,7 @@ class RunPages(Listener):
 
     def _memory(self, guard: MemoryGuard, telemetry: Sequence[Telemetry]) -> list[tuple[str, str]]:
         pressure, lines = guard.pressure(), self._config.memory
-        verdict = "fine" if pressure.share < lines.soft else f"tight, at {lines.hard:.0%} the guard ends the phase"
+        verdict = "fine" if pressure.share < lines.soft else f"tight (the memory guard aborts at {lines.hard:.0%})"
         facts = [("Memory", f"{verdict}: {pressure} are taken")]
         if telemetry:
             last = telemetry[-1]
@@ -142,7 +142,7 @@ class RunPages(Listener):
     def _progress(self, training: Training, *, is_complete: bool = False) -> tables.Progress:
         state = training.state
         generations = max(self._config.generations, state.generation)
-        # All of a long history is looked through once, when it is shown.
+        # A long history is summed only once: when the last generation is done, whose page shows the total time.
         looked_at = state.telemetry if state.generation == generations else ()
         recent = state.telemetry[-_RECENT:]
         return tables.Progress(
@@ -161,7 +161,7 @@ class RunPages(Listener):
         self._markdown("", overview.page, overview.line())
 
     def _markdown(self, kind: str, page: Callable[[], str], description: str) -> None:
-        """Let the reporter send a page of this kind; it calls `page` for the text when it sends it."""
+        """Let the reporter send the artifact of this kind; its thread calls `page` for the markdown text."""
         key = artifact_key(self._run, kind)
         self._reporter.report(kind, lambda: self._pages.show(key, page(), description))
 
@@ -182,5 +182,5 @@ def _reason(error: BaseException) -> str:
 
 
 def _says_more_than_completed(record: logging.LogRecord) -> bool:
-    """Return false for Prefect's line "Finished in state Completed()": Eigen's own line on the phase says more."""
+    """Return false for Prefect's log line "Finished in state Completed()": Eigen's own line on a phase says more."""
     return not record.getMessage().startswith("Finished in state Completed")

@@ -1,7 +1,7 @@
 """Undocumented parts of Prefect that Eigen uses, with the reason for each.
 
-Any release may change them. Check this file before pinning another release of Prefect; its test fails until `RELEASE`
-names that release. Only functions import Prefect: its environment variables must be set first.
+Any release of Prefect may change them. Check this file before pinning another release; its test fails until `RELEASE`
+names that one. Imports of Prefect are inside functions: Prefect's environment variables must be set before.
 """
 
 import re
@@ -21,8 +21,8 @@ RELEASE = "3.8.8"
 """Release of Prefect that this file was written for."""
 
 LEASES_IN_FILES = "prefect.server.concurrency.lease_storage.filesystem"
-"""Module that keeps the server's concurrency leases in files. By default they are in the server's memory: the leases of
-a running training would end with the server, and the training with them."""
+"""Module that keeps the server's leases of concurrency slots in files. By default they are in the server's memory: the
+lease of a running training would end with the server, and the training with its lease."""
 
 EVENTS_IN_ORDER_OF_ARRIVAL = __name__
 """Module whose `CausalOrdering` the server uses for events, if PREFECT_SERVER_EVENTS_CAUSAL_ORDERING names it."""
@@ -42,8 +42,9 @@ _REVISION = re.compile(r"_([0-9a-f]{12})_")
 def keep_training_without_slot() -> None:
     """Let a flow run continue when its concurrency slot cannot be renewed, as while the server is unavailable.
 
-    Prefect's engine would end it, and has no setting for this. It is safe: a training holds its own lease on the run,
-    and the worker runs one flow at a time. Call this before the flow: the engine takes the slot first.
+    Prefect's engine would end the flow run, and has no setting for this. To continue is safe: a training holds Eigen's
+    own lock or lease on its run, and the worker has one flow run at a time. Call this before the flow begins: the
+    engine takes the slot first.
     """
     import prefect.flow_engine
     from prefect.concurrency._leases import maintain_concurrency_lease
@@ -60,17 +61,17 @@ def keep_training_without_slot() -> None:
 
 @cache
 def CausalOrdering(scope: str) -> "PrefectsCausalOrdering":  # noqa: N802 - the name that Prefect looks up
-    """Return Prefect's causal ordering of the events in a scope, without its wait for earlier events.
+    """Return Prefect's causal ordering of the events in `scope`, without its wait for earlier events.
 
     Prefect holds an event back until it has seen the event before it, and remembers in memory which it has seen. After
-    a restart of the server, a training that crashes within five minutes of its start would be resumed only after
-    fifteen. No automation of Eigen depends on the order.
+    a restart of the server, a training that crashes within five minutes of its start would be resumed only fifteen
+    minutes later. No automation of Eigen depends on the order of events.
     """
     from prefect.server.events.ordering import memory
 
     class OrderOfArrival(memory.CausalOrdering):
         async def wait_for_leader(self, event: "ReceivedEvent") -> None:
-            """Let an event be evaluated at once."""
+            """Return at once, so that automations see an event as soon as it arrives."""
 
     return OrderOfArrival(scope)
 
@@ -78,7 +79,7 @@ def CausalOrdering(scope: str) -> "PrefectsCausalOrdering":  # noqa: N802 - the 
 def server_app() -> "FastAPI":
     """Return the application of Prefect's server, with its logging set up, as `prefect server start` serves it.
 
-    That command has no option for a middleware that refuses foreign web pages.
+    That command has no option for adding a middleware, and `RequestGuard` is one.
     """
     from prefect.logging.configuration import setup_logging
     from prefect.server.api.server import create_app
@@ -88,9 +89,9 @@ def server_app() -> "FastAPI":
 
 
 def known_revisions() -> set[str]:
-    """Return the revisions of the server's SQLite database that this release can use.
+    """Return the Alembic revisions of the server's SQLite database that the installed release of Prefect knows.
 
-    A server whose database has another revision ends with a traceback.
+    With a database of any other revision, Prefect's server ends with a traceback.
     """
     spec = find_spec("prefect")
     assert spec is not None

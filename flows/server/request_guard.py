@@ -1,4 +1,4 @@
-"""A guard of Prefect's server that refuses requests of foreign web pages: other origins, and foreign host names."""
+"""Middleware of Prefect's server that refuses requests of foreign web pages: of other origins, or to another host."""
 
 import ipaddress
 import socket
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 def refuse_foreign_pages(app: "FastAPI", host: str = "127.0.0.1") -> None:
-    """Let Prefect's application refuse foreign pages; call this before it is served.
+    """Let `app`, Prefect's application, refuse requests of foreign web pages; call this before `app` is served.
 
-    Pages of PREFECT_SERVER_CORS_ALLOWED_ORIGINS are allowed. A request must name the server by a name of this machine,
-    by the `host` at which it listens, or by that of PREFECT_UI_API_URL; with a password, which a page does not know, by
-    any name.
+    Pages of PREFECT_SERVER_CORS_ALLOWED_ORIGINS are allowed. The Host header of a request must be an IP address, a name
+    of this machine, the `host` at which the server listens, or the host of PREFECT_UI_API_URL. With a password, which a
+    foreign page does not know, it may be any name.
     """
     from prefect.settings import PREFECT_SERVER_API_AUTH_STRING, PREFECT_SERVER_CORS_ALLOWED_ORIGINS, PREFECT_UI_API_URL
 
@@ -33,11 +33,11 @@ def refuse_foreign_pages(app: "FastAPI", host: str = "127.0.0.1") -> None:
 
 
 class RequestGuard:
-    """ASGI middleware that refuses requests and web sockets of foreign pages with status 403.
+    """ASGI middleware that refuses requests (status 403) and web sockets (code 1008) of foreign web pages.
 
     Args:
-        names: host names of the server, besides IP addresses; None: any.
-        origins: origins of allowed pages, besides the server's own; `*`: all.
+        names: host names that a Host header may have, besides IP addresses; None: any name.
+        origins: origins (`scheme://host:port`) whose pages may send requests, besides the server's own; `*`: all.
     """
 
     def __init__(self, app: "ASGIApp", names: "Collection[str] | None", origins: "Collection[str]") -> None:
@@ -62,13 +62,13 @@ class RequestGuard:
         )
         if len(hosts) != 1 or not self._is_own(hosts[0]):
             return (
-                "This server does not accept this host name. Use its IP address (127.0.0.1), or start it with "
+                "Prefect's server does not accept this host name. Use its IP address (127.0.0.1), or start it with "
                 "PREFECT_UI_API_URL set to an address with this name."
             )
         if any(not self._may_ask(origin, hosts[0]) for origin in origins):
             return (
-                "This server only answers its own pages. To allow others, start it with "
-                "PREFECT_SERVER_CORS_ALLOWED_ORIGINS set to their origins."
+                "Prefect's server only answers its own pages. To allow others, start it with "
+                "PREFECT_SERVER_CORS_ALLOWED_ORIGINS set to their origins, such as https://example.org:8080."
             )
         return None
 
