@@ -1,4 +1,4 @@
-"""Prefect's server: which one is used, starting one here, and the process of that one, which refuses foreign pages."""
+"""Prefect's server: which one Eigen uses, how it starts one on this machine, and `main` of that server's process."""
 
 import json
 import os
@@ -29,7 +29,7 @@ _ADVICE = "move it away or set PREFECT_HOME to another folder. It only holds Pre
 
 
 def require_home(environ: Mapping[str, str]) -> None:
-    """Make Prefect's folder, as importing Prefect does; raise an `InputError` if it cannot be made or written to."""
+    """Make Prefect's folder (PREFECT_HOME), as an import of Prefect would; `InputError` if that or writing fails."""
     home = Path(os.path.expanduser(environ.get("PREFECT_HOME") or "~/.prefect"))
     try:
         home.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,10 @@ def require_home(environ: Mapping[str, str]) -> None:
 
 
 def require_database() -> None:
-    """Raise an `InputError` if this release of Prefect could not use the server's database file; write nothing."""
+    """Raise an `InputError` if the SQLite file of the server's database is not of this release of Prefect, or damaged.
+
+    Nothing is written. A database elsewhere, a missing file and a locked one pass.
+    """
     from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL
 
     found = _SQLITE.fullmatch(str(PREFECT_API_DATABASE_CONNECTION_URL.value()).partition("?")[0])
@@ -62,14 +65,14 @@ def require_database() -> None:
             elif tables:
                 raise sqlite3.DatabaseError("its tables are not Prefect's")
     except sqlite3.OperationalError:
-        # Locked by a server, or in a folder that cannot be written to.
+        # A server has locked the file, or its folder is read-only.
         return
     except sqlite3.DatabaseError as error:
-        raise InputError(f"{path} should be the database of Prefect and cannot be read ({error}): {_ADVICE}") from error
+        raise InputError(f"{path} should be Prefect's database, and cannot be read ({error}): {_ADVICE}") from error
     unknown = revisions - known_revisions()
     if unknown:
         raise InputError(
-            f"{path} is the database of another version of Prefect (its revision {min(unknown)} is not known here): "
+            f"{path} is the database of another version of Prefect (the installed one lacks revision {min(unknown)}): "
             f"{_ADVICE}"
         )
 
@@ -80,7 +83,7 @@ def is_up(home: StateDirectory) -> bool:
 
 
 def answers(api: str) -> bool:
-    """Return whether Prefect's API answers at this URL within five seconds; a refusal of this client is an answer."""
+    """Return whether Prefect's API answers at URL `api` within five seconds. A refusal, as without password, counts."""
     try:
         with urllib.request.urlopen(f"{api}/health", timeout=_ANSWER_SECONDS) as answer:
             json.load(answer)
@@ -88,7 +91,7 @@ def answers(api: str) -> bool:
     except urllib.error.HTTPError as error:
         return error.code != HTTPStatus.NOT_FOUND
     except urllib.error.URLError as error:
-        # Prefect may know a certificate that this request does not.
+        # Prefect's client may accept a certificate that this request does not.
         return isinstance(error.reason, ssl.SSLError)
     except (OSError, ValueError, HTTPException):
         return False
@@ -111,9 +114,9 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 @dataclass(frozen=True)
 class ListenOptions:
-    """Options of `eigen up`: the address and port (None: not given) at which its server listens.
+    """Options of `eigen up`: the address and port (None: `wanted_port` chooses) at which its server listens.
 
-    `without_password`: other machines may reach a server that has no password.
+    `without_password`: allow an address that other machines reach, though the server has no password.
     """
 
     host: str = HOST
@@ -122,10 +125,10 @@ class ListenOptions:
 
 
 def known_server(home: StateDirectory, environ: Mapping[str, str]) -> str:
-    """Return the URL of the API that PREFECT_API_URL or a profile names, else of the server that `eigen up` started.
+    """Return the URL of the API that PREFECT_API_URL or Prefect's profile names, else of the server of `eigen up`.
 
     Raises:
-        InputError: there is no server, or it does not answer.
+        InputError: neither exists, or the server does not answer.
     """
     record = home.running("server")
     given = configured_api(environ)
@@ -146,9 +149,9 @@ def known_server(home: StateDirectory, environ: Mapping[str, str]) -> str:
 
 
 def server_for_training(home: StateDirectory, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables with which a training here uses the server that `eigen up` has started here.
+    """Return the environment variables with which a training uses the server that `eigen up` has started here.
 
-    There are none if the user names an API, or if no such server answers. Call this before Prefect is imported.
+    The dictionary is empty if the user names an API, or if no such server answers. Call this before importing Prefect.
     """
     if names_an_api(environ):
         return {}
@@ -162,7 +165,7 @@ def configured_api(environ: Mapping[str, str]) -> str | None:
     """Return the URL of the API that PREFECT_API_URL or Prefect's profile names, None if they name none.
 
     Raises:
-        InputError: the URL has a user or a password, which pages and alerts would show.
+        InputError: the URL contains a user name or password, which pages and alerts would show.
     """
     url = environ.get("PREFECT_API_URL", "").strip() or (_prefects_api() if names_an_api(environ) else None)
     if url and has_credentials(url):
@@ -186,11 +189,12 @@ def wanted_port(
 ) -> int | None:
     """Return the port at which `eigen up` starts a server; None if it uses one that is elsewhere or answers already.
 
-    With `configured`, the URL of an API: its port, if it is on this machine and nothing answers there. Without: `given`
-    (--port), else PREFECT_SERVER_API_PORT, else `last`, the former server's, where its trainings wait, else 4200.
+    If the user names an API, whose URL is `configured`: its port, if it is on this machine and nothing answers there.
+    If not (None): `given` (--port), else PREFECT_SERVER_API_PORT, else `last` (the port of the last server here, for
+    which trainings may wait), else 4200.
 
     Raises:
-        InputError: `given` contradicts PREFECT_API_URL.
+        InputError: `given` contradicts `configured`.
     """
     if configured is None:
         text = environ.get("PREFECT_SERVER_API_PORT", "").strip()
@@ -200,14 +204,14 @@ def wanted_port(
     local = parts.hostname in _LOOPBACK and parts.scheme == "http"
     if given is not None and not (local and given == port):
         raise InputError(
-            f"PREFECT_API_URL names the server at {configured}, and --port asks for one here at port {given}: leave "
-            "out --port, or unset PREFECT_API_URL."
+            f"PREFECT_API_URL or Prefect's profile names {configured}, and --port {given} asks for another server: "
+            "leave out --port, or remove that URL."
         )
     return None if not local or answers(configured) else port
 
 
 def start_server(home: StateDirectory, environ: Mapping[str, str], port: int, host: str) -> None:
-    """Start a server, record it, and return when it answers; raise `Stopped` if it ends or does not answer in time."""
+    """Start a server, record it in `home`, and return when it answers; `Stopped` if it ends or takes over 180 s."""
     api = api_at(port)
     command = [sys.executable, "-P", "-m", "flows.server.servers", host, str(port)]
     home.start("server", command, server_environment(environ, port), lambda: answers(api), _START_SECONDS, api=api)
@@ -215,7 +219,7 @@ def start_server(home: StateDirectory, environ: Mapping[str, str], port: int, ho
 
 
 def require_startable(environ: Mapping[str, str], port: int, listening: ListenOptions) -> None:
-    """Refuse to start a server that would not work or would not be safe; only Prefect's folder may be made.
+    """Refuse to start a server that would not work or would not be safe; make nothing but Prefect's folder.
 
     Raises:
         InputError: the port is in use, other machines could reach the server though it has no password, Prefect's
@@ -224,7 +228,7 @@ def require_startable(environ: Mapping[str, str], port: int, listening: ListenOp
     host = listening.host
     if host not in _LOOPBACK and not listening.without_password and not _has_password(environ):
         raise InputError(
-            f"At {host} other machines reach the server, and who reaches it can run code here: set "
+            f"At {host} other machines reach the server, and anyone who does can run code on this one: set "
             "PREFECT_SERVER_API_AUTH_STRING=user:password, or add --without-password if a firewall or a published port "
             "protects it."
         )
@@ -248,7 +252,7 @@ def _has_password(environ: Mapping[str, str]) -> bool:
 
 
 def names_an_api(environ: Mapping[str, str]) -> bool:
-    """Return whether PREFECT_API_URL or a settings file of Prefect may name an API, without importing Prefect."""
+    """Return whether PREFECT_API_URL or a settings file of Prefect seems to name an API, without importing Prefect."""
     if environ.get("PREFECT_API_URL", "").strip():
         return True
     home = Path(os.path.expanduser(environ.get("PREFECT_HOME", "~/.prefect")))
@@ -269,7 +273,7 @@ def _is_same(one: str, other: str) -> bool:
 
 
 def main() -> None:
-    """Serve API and pages until the process is ended."""
+    """Serve Prefect's API and pages at the host and port of the command's arguments, until the process is stopped."""
     import uvicorn
     from prefect.settings import PREFECT_SERVER_LOGGING_LEVEL
 

@@ -1,4 +1,4 @@
-"""The state directory of `eigen up`: one record for each process that it has started, and those processes."""
+"""The state directory of `eigen up`: a record of each process (server, worker) that it has started, and its log."""
 
 import hashlib
 import json
@@ -31,7 +31,7 @@ _MOST_TAIL_BYTES = 64 << 10
 
 
 class LocalProcess(ProcessIdentity):
-    """A process of this machine, which can be inspected and stopped."""
+    """A process of this machine, to inspect or stop; it may have ended."""
 
     def children(self, *, recursive: bool = False) -> list["LocalProcess"]:
         with suppress(psutil.NoSuchProcess):
@@ -79,7 +79,7 @@ class LocalProcess(ProcessIdentity):
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, every: float = _POLL_SECONDS) -> bool:
-    """Wait until `condition` holds, at most `seconds`; return whether it does."""
+    """Call `condition` every `every` seconds until it is true, at most for `seconds`; return whether it became true."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() >= end:
@@ -89,7 +89,7 @@ def wait_until(condition: Callable[[], bool], seconds: float, every: float = _PO
 
 
 def end_of_log(log: Path) -> str:
-    """Return sentences with the last line of a log that is not blank, and with the log's path."""
+    """Return two sentences for an error message: the last line of a log that is not blank, and the log's path."""
     lines: list[str] = []
     with suppress(OSError), open(log, "rb") as file:
         file.seek(max(os.fstat(file.fileno()).st_size - _MOST_TAIL_BYTES, 0))
@@ -98,22 +98,22 @@ def end_of_log(log: Path) -> str:
 
 
 class ProcessRecord(BaseModel):
-    """A server or worker that `eigen up` has started."""
+    """Record of a server or worker that `eigen up` has started."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     process: LocalProcess
     api: str
-    """URL of Prefect's API: the server's own, or the one that the worker polls."""
+    """URL of Prefect's API: that of this server, or the one that this worker polls."""
     log: Path
     folder: Path
-    """Working directory."""
+    """Working directory of the process, and of a worker's flow runs."""
     store: str | None
-    """The store that its environment variables name; None: they name none."""
+    """The store that EIGEN_STORE names in the worker's environment variables; None if it is not set."""
 
 
 class StateDirectory:
-    """Records of the processes that `eigen up` has started, one file each in folder `path`, which need not exist."""
+    """Records, logs and settings of what `eigen up` and `eigen launch` started, in folder `path`; it may be missing."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -126,7 +126,7 @@ class StateDirectory:
 
     @property
     def worker_name(self) -> str:
-        """Name of this state directory's worker: the same at each start, so that the server lists it once."""
+        """Name of the worker of this state directory: the same at each start, so that the server lists it only once."""
         return f"{socket.gethostname()}-{hashlib.sha256(str(self.path).encode()).hexdigest()[:6]}"
 
     def log(self, name: Component) -> Path:
@@ -143,10 +143,11 @@ class StateDirectory:
         api: str,
         store: str | None = None,
     ) -> ProcessRecord:
-        """Start a process that outlives this one, record it, and return when it is ready.
+        """Start a process that outlives this one, record it, and return its record when `ready()` is true.
 
-        Its working directory is this process's, its session a new one, and its output is appended to its log. If it
-        ends, or is not ready within `seconds`, it is stopped, its record removed, and `Stopped` raised.
+        It has the working directory of this process and a new session, and appends its output to its log. If it ends,
+        or is not ready within `seconds`, stop it, remove its record, and raise `Stopped`. `api` and `store` go into
+        the record.
         """
         folder, log = Path.cwd(), self.log(name)
         with explained("write to", log, "set EIGEN_HOME to another folder"), open(log, "ab") as output:
@@ -159,7 +160,7 @@ class StateDirectory:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        # Its id is not reused before this process has read its exit status.
+        # The kernel does not reuse the process id before this process has read the exit status.
         process = LocalProcess.of(child.pid)
         record = ProcessRecord(process=process, api=api, log=log, folder=folder, store=store)
         try:
@@ -177,7 +178,10 @@ class StateDirectory:
         return record
 
     def read(self, name: Component) -> ProcessRecord | None:
-        """Return the record of a process; None if `eigen up` has not started it here, or `eigen down` stopped it."""
+        """Return the record of a process; None if `eigen up` has not started it here, or `eigen down` stopped it.
+
+        Raise an `InputError` if the record cannot be read.
+        """
         path = self._file(name)
         try:
             return ProcessRecord.model_validate_json(path.read_bytes())
@@ -206,7 +210,7 @@ class StateDirectory:
         self._replace(self.path / "port", str(port))
 
     def launch_settings(self, run: str) -> dict[str, Any]:
-        """Return this machine's own settings with which a run was launched here, nested; empty if there are none."""
+        """Return the settings (`MACHINE_SETTINGS`, and a task) that `eigen launch` recorded for a run; may be empty."""
         path = self._launch_file(run)
         if path is None:
             return {}
@@ -219,14 +223,14 @@ class StateDirectory:
         return found if isinstance(found, dict) else {}
 
     def keep_launch_settings(self, run: str, own: Mapping[str, Any]) -> None:
-        """Record this machine's own settings of a run; flow runs take them from here, not from untrusted parameters."""
+        """Record the `MACHINE_SETTINGS` of a run (nested); flow runs take them from here, not from their parameters."""
         path = self._launch_file(run)
         if path is not None and own != self.launch_settings(run):
             self._replace(path, json.dumps(own))
 
     @contextmanager
     def new_launch_settings(self, run: str, own: Mapping[str, Any]) -> Iterator[None]:
-        """Record this machine's own settings of a run; if the block raises `InputError`, restore the former record."""
+        """Record the `MACHINE_SETTINGS` of a run; if the block raises an `InputError`, restore the former record."""
         path, before = self._launch_file(run), self.launch_settings(run)
         is_new = path is not None and not path.exists()
         self.keep_launch_settings(run, own)
@@ -241,7 +245,7 @@ class StateDirectory:
             raise
 
     def _launch_file(self, run: str) -> Path | None:
-        """Return the file of a run's settings; None if no run can have this name."""
+        """Return the file with the `MACHINE_SETTINGS` of a run; None if no run can have this name."""
         try:
             return self.path / "launched" / f"{check_run_name(run)}.json"
         except InputError:
@@ -254,13 +258,13 @@ class StateDirectory:
 
     @contextmanager
     def locked(self, timeout_seconds: float = 0.0) -> Iterator[None]:
-        """Make the folder, and keep out any other `eigen up` and `eigen down` during the block.
+        """Make the folder, and keep any other `eigen up` and `eigen down` out of it during the block.
 
-        Raise an `InputError` if another one is still at work in the folder after `timeout_seconds`.
+        Raise an `InputError` if one of them is still at work there after `timeout_seconds`.
         """
         with self._explained():
             self.path.mkdir(parents=True, exist_ok=True)
-            # Logs and environments of processes: of no use to git, and private.
+            # Logs and settings in this folder are private, and of no use to git.
             (self.path / ".gitignore").write_text("*\n")
             lock = FileLock(self.path / "lock")
             is_free = lock.acquire(timeout_seconds)
@@ -283,7 +287,7 @@ class StateDirectory:
 
 
 def absolute_store(store: str, folder: Path) -> str:
-    """Return a store as an absolute path (a relative one begins in `folder`), or a remote one as it is."""
+    """Return a store's absolute path (a relative one begins in `folder`); a remote store's URL stays as it is."""
     if is_remote(store):
         return store
     if store.startswith("file:"):
@@ -292,7 +296,7 @@ def absolute_store(store: str, folder: Path) -> str:
 
 
 def as_worker_sees(config: Config, worker: ProcessRecord) -> Config:
-    """Return a configuration with the store and the local folder that flows of this machine's `worker` will use."""
+    """Return `config` with the `checkpoint.store` and `checkpoint.local` that flow runs of `worker` will use."""
     given = config.checkpoint
     located = {"store": store_here(worker, given.store), "local": absolute_store(given.local, worker.folder)}
     return config.model_copy(update={"checkpoint": given.model_copy(update=located)})
@@ -301,7 +305,7 @@ def as_worker_sees(config: Config, worker: ProcessRecord) -> Config:
 def store_here(worker: ProcessRecord | None, given: str | None = None) -> str:
     """Return the store of a training: `given` if it is not the default, else that of EIGEN_STORE, else the default.
 
-    The variable is that of `worker` (None: of this process).
+    EIGEN_STORE is read from the record of `worker`; if that is None, from this process's environment variables.
     """
     folder = Path.cwd() if worker is None else worker.folder
     default = CheckpointConfig().store

@@ -1,4 +1,4 @@
-"""Status of the server, the worker and the runs of this machine."""
+"""Status of the server, the worker, the flow run and the training run of this machine, as `eigen status` shows it."""
 
 import os
 from contextlib import suppress
@@ -26,7 +26,7 @@ Moment = Annotated[
 
 
 class _Document(BaseModel):
-    """A part of the JSON of `eigen status`, whose field names are a public interface. None means unknown."""
+    """A part of the JSON of `eigen status --json`, whose field names are a public interface. None means unknown."""
 
     model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True, use_attribute_docstrings=True)
 
@@ -37,9 +37,9 @@ class ServerStatus(_Document):
     """Address of Prefect's pages."""
     answers: bool
     version: str | None = None
-    """Version of Prefect."""
+    """Version of Prefect on the server."""
     pid: int | None = None
-    """Process id, if `eigen up` started the server here."""
+    """Process id; None unless `eigen up` started the server here."""
     log: Path | None = None
 
 
@@ -58,18 +58,18 @@ class FlowRunStatus(_Document):
     name: str
     run: str | None
     store: str | None = Field(default=None, exclude=True)
-    """The store with which the run was launched here; None: none was given."""
+    """The store that `eigen launch` was given here for the run; None if it was not given one."""
     state: str
     """Name of the flow run's state in Prefect, such as Running or AlreadyFinished."""
     message: str | None = None
     since: Moment
     """Time of the last change of state."""
     active: bool = False
-    """The flow run trains, or is about to."""
+    """Whether the flow run trains, or is about to."""
     waiting: bool = False
-    """The flow run waits for a worker."""
+    """Whether the flow run waits for a worker."""
     suspended: bool = False
-    """A user can resume or cancel the flow run in its page."""
+    """Whether the flow run was suspended, so that a user can resume or cancel it in its page."""
     page: str
 
     @property
@@ -78,7 +78,7 @@ class FlowRunStatus(_Document):
 
 
 class ScheduleStatus(_Document):
-    """The schedule that resumes runs."""
+    """The schedule that resumes runs: whether it is on, and when the next scheduled flow run is due."""
 
     active: bool
     next: Moment | None
@@ -86,15 +86,15 @@ class ScheduleStatus(_Document):
 
 class Status(_Document):
     server: ServerStatus | None
-    """None if `eigen up` started no server here and PREFECT_API_URL names none."""
+    """None if no server is known: `eigen up` started none here, and neither PREFECT_API_URL nor a worker names one."""
     worker: WorkerStatus
     flow_run: FlowRunStatus | None = None
-    """The flow run that trains; else one that waits for a worker; else a suspended one; else the last that ended."""
+    """The flow run that trains, else one that waits for a worker, else a suspended one, else the last that ended."""
     schedule: ScheduleStatus | None = None
     run: InstanceOf[RunStatus] | None = None
-    """The run that the flow run trains, None if it has not begun; without such a run, the newest of the store."""
+    """The run of `flow_run`. If the store lacks it: None until `flow_run` ends, then the newest run of the store."""
     problem: str | None = None
-    """Why `run` is unknown."""
+    """If `run` is None because the store cannot be read: the reason."""
     run_page: str | None = Field(default=None, exclude=True)
 
     @property
@@ -205,7 +205,7 @@ def _schedule(client: "SyncPrefectClient") -> ScheduleStatus | None:
 
 
 def trained_by(worker: ProcessRecord | None, home: StateDirectory) -> FlowRunStatus | None:
-    """Return the active flow run at a worker's server; None if there is none, or the server does not answer."""
+    """Return the active flow run at the server of `worker`; None without a worker, an answer or an active flow run."""
     if worker is not None and answers(worker.api):
         from flows.server.deployments import client_of
 
@@ -216,12 +216,15 @@ def trained_by(worker: ProcessRecord | None, home: StateDirectory) -> FlowRunSta
 
 
 def run_of(worker: ProcessRecord | None, flow_run: FlowRunStatus | None) -> RunStatus | None:
-    """Return the run that a flow run trains; if the store lacks it: None until the flow run ends, then the newest."""
+    """Return the run that a flow run trains. If the store lacks it: None until the flow run ends, then the newest run.
+
+    Without a flow run, or if it names no run, return the newest run of the store, too.
+    """
     return _run(worker, flow_run)[0]
 
 
 def _run(worker: ProcessRecord | None, flow_run: FlowRunStatus | None) -> tuple[RunStatus | None, str | None]:
-    """Return what `run_of` returns, and None; if the store cannot be read, None and the error."""
+    """Return (what `run_of` returns, None) or, if the store cannot be read, (None, the error's message)."""
     try:
         store = store_here(worker, None if flow_run is None else flow_run.store)
         name = None if flow_run is None else flow_run.run

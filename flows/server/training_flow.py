@@ -1,4 +1,7 @@
-"""A training as a flow run: which run is trained, its phases as tasks, its pages, and the flow's end state."""
+"""A training as a flow run: the choice of the run, its phases as Prefect tasks, its pages, the final state.
+
+A run "is stopped" if a user has cancelled or suspended it, and nobody has continued it by its name since.
+"""
 
 import logging
 import os
@@ -41,17 +44,17 @@ from tasks import TASKS
 logger = logging.getLogger(__name__)
 
 STOP_REQUESTS = (TerminationSignal, Pause)
-"""Exceptions of a request to stop: SIGTERM, or a suspension in Prefect's pages, which is noticed between phases."""
+"""Exceptions that request a stop: after SIGTERM, or after a suspension in Prefect's pages, noticed between phases."""
 
 R = TypeVar("R")
 
-# States after which the schedule has nothing to resume, at least not without a user's help.
+# After these states the schedule is switched off: there is nothing to resume, or a user must act first.
 _LAST_NAMES = (flow_runs.FINISHED_NAME, flow_runs.NOTHING_NAME, flow_runs.BLOCKED_NAME, flow_runs.PLAN_NAME)
 
 
 @dataclass(frozen=True)
 class ChosenRun:
-    """A run to train; `unnamed`: the request to resume did not name it."""
+    """The run that this flow run trains; `unnamed`: `choose_run` found it, since the parameters named none."""
 
     name: str
     config: Config
@@ -63,10 +66,10 @@ class ChosenRun:
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
-        """Count the block as an attempt to resume the run, if the run was not named.
+        """If the run is `unnamed`, count the block as an attempt to resume it.
 
         Raises:
-            BlockedError: the last three attempts have not completed this generation.
+            BlockedError: the last three attempts began with the same generation as this one, and did not complete it.
         """
         if not self.unnamed:
             yield
@@ -75,21 +78,21 @@ class ChosenRun:
         try:
             yield
         except (*STOP_REQUESTS, InUseError, StoreUnavailableError):
-            # A stop, another process that trains the run, or an unavailable store says nothing about the run.
+            # These errors say nothing about the run: do not count the attempt.
             journals.withdraw_attempt(self.location)
             raise
 
 
 def choose_run(config: Config, run: str | None, *, resume: bool) -> ChosenRun | State[None]:
-    """Return the run that this flow run trains, or the flow's end state if there is nothing to resume.
+    """Return the run that this flow run trains, or the flow run's final state if there is nothing to resume.
 
     Args:
-        config: configuration of a new run; of a run that is resumed, it gives only this machine's settings and the path
-            of the prices.
+        config: configuration of a new run. For a run that is resumed, only `MACHINE_SETTINGS` and `market.data` (the
+            path of the prices) are taken from it.
         run: name of the run. None: a new run, or with `resume` the run that was requested last. If there was no
             request, or that run is complete or stopped and a user (not the schedule or an automation) has created this
             flow run: the newest unfinished run of the store that was not stopped.
-        resume: the run must exist, and keeps its configuration; otherwise a missing run is begun.
+        resume: the run must exist, and keeps its stored configuration. False: a run that does not exist is begun.
     """
     if run is None and resume:
         return _run_to_resume(config)
@@ -101,7 +104,7 @@ def choose_run(config: Config, run: str | None, *, resume: bool) -> ChosenRun | 
 
 
 def _named(config: Config, run: str, *, resume: bool, unnamed: bool = False) -> ChosenRun:
-    """Return the run with `config` or, with `resume`, with its stored configuration and this machine's own settings."""
+    """Return the run with `config`; with `resume`, with its stored configuration and this machine's settings."""
     if resume:
         own = merge(machine_values(config.model_dump()), _launch_settings(run))
         found = Run.open(config.checkpoint.store, run, config.checkpoint.local, own)
@@ -110,7 +113,7 @@ def _named(config: Config, run: str, *, resume: bool, unnamed: bool = False) -> 
 
 
 def _run_to_resume(config: Config) -> ChosenRun | State[None]:
-    """Return the run to resume if none is named, or the flow's end state if there is none; see `choose_run`."""
+    """Return what `choose_run` returns if it is to resume a run that is not named."""
     request = flow_runs.last_request()
     if request is not None and request.stopped is None and not request.is_complete:
         return _requested_run(config, request)
@@ -131,9 +134,9 @@ def _run_to_resume(config: Config) -> ChosenRun | State[None]:
 
 
 def _requested_run(config: Config, request: flow_runs.TrainingRequest) -> ChosenRun | State[None]:
-    """Return the run of a request: as it was requested, or as the store has it once the run is there.
+    """Return the run of a request, with the requested configuration or, once the run is in the store, the stored one.
 
-    If its flow run still waits to start, return the end state `AlreadyRunning`.
+    If the flow run of the request still waits to start, return the final state `AlreadyRunning`.
     """
     if request.waits:
         return Completed(
@@ -144,16 +147,16 @@ def _requested_run(config: Config, request: flow_runs.TrainingRequest) -> Chosen
     given = with_own_settings(Config.model_validate(asked.get("config") or {}), request.run)
     resume = bool(asked.get("resume"))
     if request.begun or request.parameters is None:
-        # The prices of the run are where this machine knows them.
+        # The path of the prices comes from this flow run's parameters, not from those of the request.
         given, resume = given.model_copy(update={"market": config.market}), True
     require_store(given.checkpoint)
     return _named(given, request.run, resume=resume, unnamed=True)
 
 
 def unfinished_runs(store: str, local: str = CheckpointConfig().local) -> list[str]:
-    """Return the runs of a store that are neither complete nor cancelled or suspended, the newest checkpoint first.
+    """Return the names of a store's runs that are neither complete nor stopped, the newest checkpoint first.
 
-    Log runs whose configuration cannot be read, and leave them out.
+    Leave out runs whose configuration cannot be read, with a warning. `local` is their `checkpoint.local`.
     """
     written = {}
     for name in runs_in(store):
@@ -171,10 +174,11 @@ def unfinished_runs(store: str, local: str = CheckpointConfig().local) -> list[s
 
 
 def keep_stop(run: str, home: StateDirectory, worker: ProcessRecord | None = None) -> None:
-    """Record in the run's store that a user has cancelled it.
+    """Record in the store of run `run` that a user has cancelled it.
 
-    Its store is the one with which it was launched from `home`, else that of `worker`, the ended worker of `home`
-    (None: this process is the worker's). Parameters of a flow run are untrusted: they never name a store to write to.
+    The store is the one with which `eigen launch` launched the run from `home`, else that of `worker`, the ended worker
+    of `home` (None: that of this process, which the worker started). Parameters of a flow run are untrusted: they never
+    name a store to write to.
     """
     launched = home.launch_settings(run)
     if worker is None:
@@ -187,14 +191,14 @@ def keep_stop(run: str, home: StateDirectory, worker: ProcessRecord | None = Non
 
 
 def with_own_settings(config: Config, run: str | None) -> Config:
-    """Return the configuration of a flow run with this machine's own settings.
+    """Return a flow run's configuration with this machine's settings (`MACHINE_SETTINGS`).
 
     The parameters of a worker's flow run are untrusted: anyone who reaches the server can give them. The machine's
-    settings come from environment variables, and from `eigen launch` of run `run` (None: not known yet) on it.
+    settings come from environment variables, and from `eigen launch` of run `run` (None: not known yet) here.
 
     Raises:
-        InputError: a parameter gives a setting of this machine, or a task of a module that the machine does not name;
-            or environment variables contradict each other.
+        InputError: a parameter gives one of `MACHINE_SETTINGS`, or a task that imports a module and that neither
+            EIGEN_TASK nor `eigen launch` names; or environment variables contradict each other.
     """
     if flow_runs.own_deployment() is None:
         return _with_store_of_environment(config)
@@ -209,8 +213,8 @@ def _require_parameters_of_a_run(config: Config) -> None:
     foreign = [key for key, value in given.items() if key != "task" and value != usual[key]]
     if foreign:
         raise InputError(
-            f"The parameters of this flow run give {' and '.join(foreign)}. These settings are the worker's own, and "
-            "no parameter chooses them: leave them out, and set "
+            f"The parameters of this flow run give {' and '.join(foreign)}. Parameters cannot give settings of the "
+            "worker's machine: leave them out, and set "
             f"{' and '.join(MACHINE_SETTINGS[key].variable for key in foreign)} among the worker's environment "
             "variables, or use `eigen launch` on its machine."
         )
@@ -223,7 +227,7 @@ def _launch_settings(run: str) -> dict[str, Any]:
 def _of_this_machine(config: Config, launched: Mapping[str, Any]) -> Config:
     """Return a configuration with this machine's settings: from environment variables, overridden by `launched`.
 
-    `launched`: what `eigen launch` has recorded for the run; its task is ignored.
+    `launched`: the settings that `eigen launch` has recorded here for the run; a task among them is ignored.
     """
     own = merge(values_of_environment(os.environ), {key: value for key, value in launched.items() if key != "task"})
     workers = {} if own.get("scheduler") is None else {"workers": 0}
@@ -243,7 +247,7 @@ def train_flow_run(config: Config, run: str | None, *, resume: bool) -> State[No
     for name in LOGGERS:
         logging.getLogger(name).setLevel(PREFECT_LOGGING_LEVEL.value())
     resume = resume or (run is None and flow_runs.is_scheduled())
-    # A flow run that is resumed after a suspension has the tag of the run that it trained.
+    # A flow run that a user resumes after a suspension still has the tag of the run that it trained before.
     run = run or (flow_runs.tagged_run(runtime.flow_run.tags) if resume else None)
     chosen: ChosenRun | State[None] | None = None
     try:
@@ -266,7 +270,7 @@ def train_flow_run(config: Config, run: str | None, *, resume: bool) -> State[No
     except journals.BlockedError as error:
         ended = Failed(name=flow_runs.BLOCKED_NAME, message=str(error), data=error)
     except InputError:
-        # A run that was trained before can be again, once its store or its data are corrected.
+        # With `resume` the schedule stays on: the run can be trained again once its store or its data are corrected.
         if not resume:
             flow_runs.switch_schedule(False)
         raise
@@ -304,7 +308,7 @@ def _train(run: ChosenRun) -> State[None] | None:
 
 
 def _run_phase(phase: str, generation: int, compute: Callable[[], R]) -> R:
-    """Call a phase as its Prefect task; an `eigen_core.run.RunPhase`."""
+    """Call `compute` in the Prefect task of the phase; implements `eigen_core.run.RunPhase`."""
     with stop_requests_unmasked(STOP_REQUESTS):
         return cast(R, TASKS[phase](compute, generation))
 
@@ -315,6 +319,6 @@ def _keep_stop(chosen: ChosenRun | State[None] | None) -> None:
 
 
 def _exit_now() -> None:
-    """End this process as SIGTERM does by itself: Prefect would try for a minute to report that it was stopped."""
+    """End this process by SIGTERM's default action: Prefect would try for a minute to report the end to the server."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.raise_signal(signal.SIGTERM)

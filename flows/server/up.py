@@ -1,4 +1,4 @@
-"""Starting server, deployments and worker with one command."""
+"""What `eigen up` and `eigen down` do: start and stop Prefect's server, the deployments and the worker."""
 
 import signal
 import sys
@@ -28,7 +28,7 @@ from flows.server.state_directory import (
     wait_until,
 )
 
-# A service that starts beside another one waits until that has started.
+# Two `eigen up` at the same time, as by two systemd services: the later one waits up to this time for the other.
 _LOCK_TIMEOUT_SECONDS = 180.0
 _WORKER_SECONDS = 120.0
 _POLL_SECONDS = 1.0
@@ -36,7 +36,7 @@ _POLL_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class UpResult:
-    """The server (None: elsewhere), the worker (None: not wanted), and the components just started (`began`)."""
+    """Prefect's API (URL), the server here (None: elsewhere), the worker (None: not wanted), what was just started."""
 
     api: str
     server: ProcessRecord | None
@@ -45,7 +45,7 @@ class UpResult:
 
     @property
     def components(self) -> tuple[Component, ...]:
-        """Components whose processes `eigen up` has started here, now or before."""
+        """Components (server, worker) whose processes `eigen up` has started here, now or before."""
         return tuple(part for part in COMPONENTS if getattr(self, part) is not None)
 
 
@@ -60,17 +60,23 @@ def bring_up(
     """Start what is missing of server, deployments and worker, and return when all are ready.
 
     Args:
-        environ: environment variables of the processes, to which each one's own settings are added.
-        listening: where the server listens; without a port: see `wanted_port`.
+        home: state directory, which records the processes.
+        environ: environment variables for the processes; those of `prefect_settings` are added.
+        listening: where a new server listens; `wanted_port` chooses a port that is None.
+        say: called with a line about each step.
         only: start this component alone; a worker needs a server that answers.
+
+    Raises:
+        InputError: the options contradict what is configured or runs here, or a server must not or cannot start.
+        Stopped: a process ended or was not ready in time, or a request to the server failed.
     """
-    # Before the folder is made: a refused command must not leave one.
+    # Check this before `home` is made: a refused command must not leave a folder.
     port = _port_of_missing_server(home, environ, listening.port, only)
     if port is not None:
         servers.require_startable(environ, port, listening)
     with home.locked(_LOCK_TIMEOUT_SECONDS):
         began: tuple[Component, ...] = ()
-        # Another `eigen up` may have started it before it released the lock.
+        # Ask again: another `eigen up` may have started a server while this one waited for the lock.
         port = _port_of_missing_server(home, environ, listening.port, only)
         if port is not None:
             say("starting the server")
@@ -80,7 +86,7 @@ def bring_up(
         server = server if server is not None and server.api == api else None
         if only != "server":
             with client_of(api) as client:
-                # Do not deploy again without need: the server may be busy with a training.
+                # Do not deploy again without need, since the server may be busy with a training.
                 if not is_up_to_date(client):
                     say("creating the deployments")
                     deploy(api)
@@ -100,11 +106,11 @@ def stop_event() -> threading.Event:
 
 
 def watch(home: StateDirectory, components: tuple[Component, ...], stopping: Callable[[], bool]) -> None:
-    """Return when `stopping()` is true, or after `eigen down`; raise `Stopped` if a component has ended by itself."""
+    """Return when `stopping()` is true, or after `eigen down`; raise `Stopped` if a component has ended otherwise."""
     while not stopping():
         ended = next((component for component in components if home.running(component) is None), None)
         if ended is not None:
-            # `eigen down` removes at its end the records of what it stopped.
+            # `eigen down` holds the lock until it has removed the records of the processes that it stopped.
             with home.locked(_LOCK_TIMEOUT_SECONDS):
                 if home.read(ended) is None:
                     return
@@ -115,10 +121,10 @@ def watch(home: StateDirectory, components: tuple[Component, ...], stopping: Cal
 def _port_of_missing_server(
     home: StateDirectory, environ: Mapping[str, str], port: int | None, only: Component | None
 ) -> int | None:
-    """Return the port at which to start a server; None if one runs here, is elsewhere, or is not wanted."""
+    """Return the port at which to start a server; None if one runs here or elsewhere, or if `only` is the worker."""
     server, worker = home.running("server"), home.running("worker")
     for component, record in (("server", server), ("worker", worker)):
-        # A worker, and its training, wait for the server at its former port.
+        # The worker that runs here, and its training, wait for the server at its former port.
         if record is not None and port is not None and record.api != api_at(port):
             where = ui_of(record.api)
             raise InputError(
@@ -132,9 +138,9 @@ def _port_of_missing_server(
 def _start_worker(
     client: SyncPrefectClient, home: StateDirectory, environ: Mapping[str, str], api: str
 ) -> ProcessRecord:
-    """Start a worker whose flows run in the working directory, and return when the server has its heartbeat."""
+    """Start a worker whose flow runs use this working directory; return when the server has a heartbeat of it."""
     name = home.worker_name
-    # Before the new worker can begin anything.
+    # Report these before the new worker can start a flow run.
     report_lost(client, home)
     environment, store = worker_environment(environ, api, Path.cwd()), store_from_environment(environ)
     began = datetime.now(UTC)
@@ -144,24 +150,28 @@ def _start_worker(
         return heartbeat is not None and heartbeat >= began
 
     command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process", "--name", name]
-    # One flow run at a time. A limit of the pool would never be freed by a flow run whose process has vanished.
+    # One flow run at a time. This is not a limit of the work pool: a flow run whose process has vanished would use up
+    # that limit for ever.
     command += ["--limit", "1"]
     return home.start("worker", command, environment, has_heartbeat, _WORKER_SECONDS, api=api, store=store)
 
 
 GRACE_SECONDS = 120.0
-"""Seconds in which a training that is asked to stop may end by itself, before it is killed."""
+"""Seconds from SIGTERM to SIGKILL for a training: it may complete and upload its last checkpoint."""
 
-# Worker and server end within seconds, but not on a machine with other things to do.
+# Worker and server usually end within seconds; on a busy machine they may take longer, and are killed after this.
 _END_SECONDS = 60.0
 _REPORT_SECONDS = 10.0
-# Module of a flow run's process. Prefect's worker also starts processes for hooks, which end by themselves.
+# The module in the command of a flow run's process. Prefect's worker also starts processes of hooks, which end soon.
 _ENGINE = "prefect.engine"
 
 
 @dataclass(frozen=True)
 class DownResult:
-    """Components that were stopped, the number of flow runs asked to stop, and components that had to be killed."""
+    """Components that were stopped (None: did not run), the number of flow runs asked to stop, killed components.
+
+    "worker" in `killed` also means that a flow run of it was killed.
+    """
 
     worker: ProcessRecord | None
     server: ProcessRecord | None
@@ -176,9 +186,10 @@ def bring_down(
     components: Collection[Component] = COMPONENTS,
     before_server: Callable[[], None] = lambda: None,
 ) -> DownResult:
-    """Stop trainings, which are killed after `grace_seconds`, then those of `components` that `bring_up` started here.
+    """Stop those of `components` that `bring_up` started here; with the worker, first its trainings.
 
-    `before_server` is called after the worker has ended, before the server is stopped.
+    A training that has not ended after `grace_seconds` is killed. `before_server` is called after the worker has ended
+    and before the server is stopped. `say` is called with a line about each step.
     """
     if not home.path.is_dir():
         before_server()
@@ -190,7 +201,7 @@ def bring_down(
         trainings, worker_killed = (0, False) if worker is None else _stop_worker(worker, say, grace_seconds)
         killed = ["worker"] * worker_killed
         if recorded is not None and servers.answers(recorded.api):
-            # If the server does not answer, the next `eigen up` reports the flow runs that were killed.
+            # If the server does not answer, the next `eigen up` reports the killed flow runs to it.
             with suppress(Stopped), client_of(recorded.api) as client:
                 report_lost(client, home)
         before_server()
@@ -203,10 +214,10 @@ def bring_down(
 
 
 def _stop_worker(worker: ProcessRecord, say: Say, grace_seconds: float) -> tuple[int, bool]:
-    """Stop a worker's trainings, then the worker; return how many trainings there were, and whether any was killed.
+    """Stop a worker's trainings, then the worker; return their number, and whether one or the worker was killed.
 
-    A worker that is asked to stop ends its flow runs at once and does not report it, so they are stopped first. Until
-    they end, the worker is paused: a flow run that resumes them must wait for the next worker.
+    After SIGTERM, a worker ends its flow runs at once and reports nothing, so they are stopped first. Until they end,
+    the worker is paused (SIGSTOP): it must not start the flow run that resumes them, which waits for the next worker.
     """
     process = worker.process
     asked: list[LocalProcess] = []
@@ -234,14 +245,14 @@ def _stop_worker(worker: ProcessRecord, say: Say, grace_seconds: float) -> tuple
         process.send(signal.SIGCONT)
 
     def has_ended() -> bool:
-        # A poll that was under way may still have given it a flow run, which it would wait for.
+        # The worker's last poll may have given it another flow run, for whose end it would wait.
         for engine in process.children():
             if engine.runs(_ENGINE) and engine not in asked:
                 engine.send(signal.SIGTERM)
                 asked.append(engine)
         return not process.is_alive()
 
-    # A second SIGTERM would kill the worker.
+    # Send SIGTERM only once: at a second one, Prefect's worker kills itself.
     if not wait_until(has_ended, _END_SECONDS):
         killed = True
         process.kill()

@@ -200,7 +200,7 @@ def test_what_answers_at_an_address_may_be_no_api(answer: bytes, answers: bool) 
 
 
 def test_a_port_that_contradicts_the_environment_is_a_sentence() -> None:
-    with pytest.raises(InputError, match="leave out --port, or unset PREFECT_API_URL"):
+    with pytest.raises(InputError, match="leave out --port, or remove that URL"):
         servers.wanted_port(4300, "http://127.0.0.1:4200/api", {})
 
 
