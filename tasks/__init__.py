@@ -1,6 +1,6 @@
-"""The phases of a generation, and plots and holdout after them, as Prefect tasks.
+"""The phases of a generation as Prefect tasks; drawing plots and playing the holdout episodes are phases, too.
 
-Nothing is cached or serialized: a task receives the function that computes its phase.
+A task receives the function that computes its phase. Prefect neither caches nor serializes results.
 """
 
 from collections.abc import Callable
@@ -17,16 +17,16 @@ R = TypeVar("R")
 
 
 def _is_passing(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
-    """Return whether a retry of a failed phase may succeed; if so, log a warning."""
+    """Return whether a retry of a failed phase may succeed: its error is one of `PASSING_ERRORS`. Then log a warning."""
     error = state.result(raise_on_failure=False)
     if not isinstance(error, PASSING_ERRORS):
         return False
-    get_run_logger().warning("%s failed (%s: %s): retrying.", task_run.name or task.name, type(error).__name__, error)
+    get_run_logger().warning("%s failed and is retried (%s: %s).", task_run.name or task.name, type(error).__name__, error)
     return True
 
 
 def _phase_task(phase: str) -> Task[..., Any]:
-    """Return the task of a phase; its runs are named `<phase>-<generation>`."""
+    """Return the Prefect task of a phase; its task runs are named `<phase>-<generation>`, as `train-007`."""
 
     def compute_phase(compute: Callable[[], R], generation: int) -> R:  # noqa: ARG001 - names the task run
         return compute()

@@ -187,10 +187,7 @@ class Reporter:
 
 
 def publish(report: "Report", file: Path) -> str | None:
-    """Send a report to Prefect's server as an artifact; `file` is its HTML file, whose path the artifact shows.
-
-    Return the artifact's key; None if no server is configured, or if the server failed, which is logged.
-    """
+    """Show a report, with the path of its HTML `file`, as an artifact; return its key, None if no server takes it."""
     prepare_environment()
     if configured_api(os.environ) is None:
         return None

@@ -87,8 +87,7 @@ def deploy(api: str) -> None:
         try:
             _run_prefect_deploy(api)
         finally:
-            # `prefect deploy` resets schedules to prefect.yaml. Undo that even after a failure: with the schedule off,
-            # nothing would resume a run after a crash.
+            # Also after a failure, since `prefect deploy` switches schedules as in prefect.yaml: `resume` off.
             for deployment, schedule in _schedules(client):
                 active = before.get((deployment.name, schedule.slug), schedule.active)
                 if active != schedule.active:
@@ -242,10 +241,7 @@ def zombie_automation(deployment_id: UUID) -> AutomationCore:
 
 
 def set_alert(client: SyncPrefectClient, deployment_id: UUID, url: str) -> None:
-    """Let the server send a POST request to `url` when a training completes, crashes, fails, is blocked or too large.
-
-    Raise an `InputError` if `url` is no address with http or https.
-    """
+    """Let the server POST to `url` when a training completes, crashes, fails, is blocked or too large; check `url`."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InputError(
@@ -311,7 +307,6 @@ def launch(api: str, values: Mapping[str, Any], run: str, say: Say, *, as_config
     If the active flow run is being cancelled, or still looks for a run to resume, wait up to 30 s for its end.
 
     Args:
-        api: URL of Prefect's API.
         values: settings of the run, nested; the preset gives those that are missing.
         say: called with a message at each second of the wait.
         as_configured: continue a run that exists, with its stored settings; of `values` only `market.data` counts.

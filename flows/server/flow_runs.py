@@ -1,7 +1,4 @@
-"""The flow runs of deployment `train/gpu`, their worker and logs, and the flow run of this process.
-
-A run has a name and checkpoints in a store; a flow run is Prefect's record of one attempt to train a run.
-"""
+"""The flow runs (Prefect's records of attempts to train a run) of deployment `train/gpu`, their worker and logs."""
 
 import os
 import time

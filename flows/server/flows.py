@@ -147,8 +147,7 @@ def train_flow(config: FormConfig, run: str | None = None, resume: bool = False)
 
     Args:
         config: Settings of the run. A setting that is left empty has the value of the preset. With resume, only
-            `market.data`, the path of the prices, has an effect (and `MACHINE_SETTINGS` in calls without a deployment):
-            a run continues with its stored settings.
+            `market.data`, the path of the prices, counts (and `MACHINE_SETTINGS` without a deployment).
         run: Name of the run: letters, digits, dots, dashes and underscores. Empty: a new run, named by preset and time;
             with resume, the run that was requested last. If that is complete, cancelled or suspended, and a user (not
             the schedule) resumes: the newest unfinished run of the store that was neither cancelled nor suspended.
@@ -163,10 +162,9 @@ def train_flow(config: FormConfig, run: str | None = None, resume: bool = False)
 
 @flow(name="cleanup", flow_run_name="cleanup", persist_result=False)
 def cleanup_flow(grace_hours: Annotated[float, Field(ge=0)] = 24.0, dry_run: bool = False) -> int:
-    """Remove checkpoints and files that retention does not keep from the worker's store; return the bytes freed.
+    """Remove from the worker's store what runs' settings `checkpoint.keep_...` do not keep; return the bytes freed.
 
-    Skip runs that a process trains. Each run's settings `checkpoint.keep_last` and `checkpoint.keep_every` say what
-    retention keeps.
+    Runs that a process trains are skipped.
 
     Args:
         grace_hours: Remove files that belong to no checkpoint once they are this old (hours).

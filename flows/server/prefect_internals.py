@@ -77,10 +77,7 @@ def CausalOrdering(scope: str) -> "PrefectsCausalOrdering":  # noqa: N802 - the 
 
 
 def server_app() -> "FastAPI":
-    """Return the application of Prefect's server, with its logging set up, as `prefect server start` serves it.
-
-    That command has no option for adding a middleware, and `RequestGuard` is one.
-    """
+    """Return Prefect's application with logging, as `prefect server start` serves it, to add a middleware to it."""
     from prefect.logging.configuration import setup_logging
     from prefect.server.api.server import create_app
 
@@ -89,10 +86,7 @@ def server_app() -> "FastAPI":
 
 
 def known_revisions() -> set[str]:
-    """Return the Alembic revisions of the server's SQLite database that the installed release of Prefect knows.
-
-    With a database of any other revision, Prefect's server ends with a traceback.
-    """
+    """Return the Alembic revisions of its SQLite database that Prefect's server knows; with others it would crash."""
     spec = find_spec("prefect")
     assert spec is not None
     assert spec.origin is not None

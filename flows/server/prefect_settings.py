@@ -95,10 +95,7 @@ def server_environment(environ: Mapping[str, str], port: int) -> dict[str, str]:
 
 
 def client_environment(environ: Mapping[str, str], api: str | None = None) -> dict[str, str]:
-    """Return the environment variables of a process that calls the API at URL `api` (None: that of PREFECT_API_URL).
-
-    PREFECT_SERVER_API_AUTH_STRING, if set, is its password, unless PREFECT_API_AUTH_STRING gives another one.
-    """
+    """Return the environment variables, with the password, for clients of API `api` (None: that of PREFECT_API_URL)."""
     password = environ.get("PREFECT_SERVER_API_AUTH_STRING")
     given = {} if password is None else {"PREFECT_API_AUTH_STRING": password}
     if api is None:

@@ -44,10 +44,7 @@ def require_home(environ: Mapping[str, str]) -> None:
 
 
 def require_database() -> None:
-    """Raise an `InputError` if the SQLite file of the server's database is not of this release of Prefect, or damaged.
-
-    Nothing is written. A database elsewhere, a missing file and a locked one pass.
-    """
+    """Raise an `InputError` if this release of Prefect cannot use the server's SQLite database file; write nothing."""
     from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL
 
     found = _SQLITE.fullmatch(str(PREFECT_API_DATABASE_CONNECTION_URL.value()).partition("?")[0])

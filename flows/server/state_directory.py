@@ -178,10 +178,7 @@ class StateDirectory:
         return record
 
     def read(self, name: Component) -> ProcessRecord | None:
-        """Return the record of a process; None if `eigen up` has not started it here, or `eigen down` stopped it.
-
-        Raise an `InputError` if the record cannot be read.
-        """
+        """Return the record of a process, None if none was started or `eigen down` ended it; may raise `InputError`."""
         path = self._file(name)
         try:
             return ProcessRecord.model_validate_json(path.read_bytes())

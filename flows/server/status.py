@@ -216,10 +216,7 @@ def trained_by(worker: ProcessRecord | None, home: StateDirectory) -> FlowRunSta
 
 
 def run_of(worker: ProcessRecord | None, flow_run: FlowRunStatus | None) -> RunStatus | None:
-    """Return the run that a flow run trains. If the store lacks it: None until the flow run ends, then the newest run.
-
-    Without a flow run, or if it names no run, return the newest run of the store, too.
-    """
+    """Return the run that a flow run names, None before it begins; if none is named or never began, the newest run."""
     return _run(worker, flow_run)[0]
 
 

@@ -176,9 +176,8 @@ def unfinished_runs(store: str, local: str = CheckpointConfig().local) -> list[s
 def keep_stop(run: str, home: StateDirectory, worker: ProcessRecord | None = None) -> None:
     """Record in the store of run `run` that a user has cancelled it.
 
-    The store is the one with which `eigen launch` launched the run from `home`, else that of `worker`, the ended worker
-    of `home` (None: that of this process, which the worker started). Parameters of a flow run are untrusted: they never
-    name a store to write to.
+    It is the store that `eigen launch` recorded in `home`, else that of `worker`, the ended worker of `home` (None:
+    that of this process). Parameters of a flow run are untrusted: they never name a store to write to.
     """
     launched = home.launch_settings(run)
     if worker is None:

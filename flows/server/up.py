@@ -60,7 +60,6 @@ def bring_up(
     """Start what is missing of server, deployments and worker, and return when all are ready.
 
     Args:
-        home: state directory, which records the processes.
         environ: environment variables for the processes; those of `prefect_settings` are added.
         listening: where a new server listens; `wanted_port` chooses a port that is None.
         say: called with a line about each step.
@@ -150,8 +149,7 @@ def _start_worker(
         return heartbeat is not None and heartbeat >= began
 
     command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process", "--name", name]
-    # One flow run at a time. This is not a limit of the work pool: a flow run whose process has vanished would use up
-    # that limit for ever.
+    # One flow run at a time. A limit of the work pool would be used up for ever if a flow run's process vanished.
     command += ["--limit", "1"]
     return home.start("worker", command, environment, has_heartbeat, _WORKER_SECONDS, api=api, store=store)
 
@@ -168,10 +166,7 @@ _ENGINE = "prefect.engine"
 
 @dataclass(frozen=True)
 class DownResult:
-    """Components that were stopped (None: did not run), the number of flow runs asked to stop, killed components.
-
-    "worker" in `killed` also means that a flow run of it was killed.
-    """
+    """What was stopped (None: did not run), number of flow runs asked to stop, what was killed (or its flow run)."""
 
     worker: ProcessRecord | None
     server: ProcessRecord | None
@@ -188,8 +183,7 @@ def bring_down(
 ) -> DownResult:
     """Stop those of `components` that `bring_up` started here; with the worker, first its trainings.
 
-    A training that has not ended after `grace_seconds` is killed. `before_server` is called after the worker has ended
-    and before the server is stopped. `say` is called with a line about each step.
+    A training that has not ended after `grace_seconds` is killed. `before_server` is called between worker and server.
     """
     if not home.path.is_dir():
         before_server()
