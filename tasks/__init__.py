@@ -17,11 +17,11 @@ R = TypeVar("R")
 
 
 def _is_passing(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
-    """Return whether a retry of a failed phase may succeed: its error is one of `PASSING_ERRORS`. Then log a warning."""
+    """Return whether a retry of a failed phase may succeed: its error is in `PASSING_ERRORS`. Log it then."""
     error = state.result(raise_on_failure=False)
     if not isinstance(error, PASSING_ERRORS):
         return False
-    get_run_logger().warning("%s failed and is retried (%s: %s).", task_run.name or task.name, type(error).__name__, error)
+    get_run_logger().warning("%s failed (%s: %s): retrying.", task_run.name or task.name, type(error).__name__, error)
     return True
 
 
