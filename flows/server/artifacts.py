@@ -44,10 +44,7 @@ logger = logging.getLogger(__name__)
 
 
 def artifact_key(run: str, kind: str = "") -> str:
-    """Return the key of an artifact of training run `run`: lower-case letters, digits and dashes, unique to the run.
-
-    `kind` is one of `KINDS`, or empty for the run's overview.
-    """
+    """Return the unique key (a-z, 0-9, dashes) of a run's artifact; `kind`: one of `KINDS`, or "" for the overview."""
     slug = re.sub(r"[^a-z0-9]+", "-", run.lower()).strip("-")
     # The overview of a run "mine-data" must not have the key of the data page of run "mine".
     if slug != run or slug.rpartition("-")[2] in KINDS:
@@ -117,8 +114,9 @@ def retry_once() -> AbstractContextManager[Settings]:
 class Reporter:
     """Context manager whose thread sends reports on run `run` to Prefect's server, every five seconds and at its end.
 
-    A report is a function that sends requests, and has a kind: any word. Of the reports of a kind that wait, the thread
-    calls only the newest. It logs their `SERVER_ERRORS`, an unavailable server once, and then drops what waits.
+    A report is a function that sends requests, and has a kind: any word. Of the waiting reports of a kind, the thread
+    calls only the newest. It logs their `SERVER_ERRORS`; while the server is unavailable, it logs that once and drops
+    all reports. Any other error ends the thread, and is raised by the next `report` or at the end of the block.
     """
 
     def __init__(self, run: str) -> None:

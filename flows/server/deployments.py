@@ -1,4 +1,4 @@
-"""Eigen's deployments on Prefect's server, with their work pool, schedules and automations; creates flow runs, too."""
+"""Eigen's deployments (`train/gpu` trains, `cleanup/weekly` cleans stores), schedules, automations and flow runs."""
 
 import os
 import subprocess
@@ -221,7 +221,7 @@ def resume_automation(deployment_id: UUID) -> AutomationCore:
 
 
 def zombie_automation(deployment_id: UUID) -> AutomationCore:
-    """Return the automation that marks a flow run of this deployment as crashed after `SILENT_SECONDS` of silence."""
+    """Return the automation that marks a flow run as crashed when it sends no heartbeat for `SILENT_SECONDS`."""
     return AutomationCore(
         name=ZOMBIE_NAME,
         description=f"Marks a flow run of {DEPLOYMENT} as crashed when its heartbeats stop. From `eigen deploy`.",
@@ -241,7 +241,7 @@ def zombie_automation(deployment_id: UUID) -> AutomationCore:
 
 
 def set_alert(client: SyncPrefectClient, deployment_id: UUID, url: str) -> None:
-    """Let the server POST to `url` when a training completes, crashes, fails, is blocked or too large; check `url`."""
+    """Let the server POST to `url` (HTTP, HTTPS) when a training completes, crashes, fails, is blocked or too large."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InputError(
@@ -302,7 +302,7 @@ def _delete_automations(client: SyncPrefectClient, name: str, deployment_id: UUI
 
 
 def launch(api: str, values: Mapping[str, Any], run: str, say: Say, *, as_configured: bool = False) -> str:
-    """Create a flow run that trains run `run`, switch on the schedule that resumes it, and return the page's URL.
+    """Create a flow run that trains run `run`, switch on the schedule that resumes it, and return the flow run's page.
 
     If the active flow run is being cancelled, or still looks for a run to resume, wait up to 30 s for its end.
 
@@ -312,7 +312,7 @@ def launch(api: str, values: Mapping[str, Any], run: str, say: Say, *, as_config
         as_configured: continue a run that exists, with its stored settings; of `values` only `market.data` counts.
 
     Raises:
-        InputError: deployment or schedule is missing, a run trains or waits, or the server refuses the settings.
+        InputError: deployment or schedule is missing, another flow run trains or waits, or the server refuses this one.
         Stopped: a request to the server failed.
     """
     with client_of(api) as client:
@@ -331,10 +331,11 @@ def resume(api: str, *, always: bool = True, worker: str | None = None) -> str |
     Return None if a flow run is active or due within 30 s, or if `always` is false and the schedule is off.
 
     Args:
-        always: switch on the schedule that resumes runs; and if the last run is complete or was stopped, resume the
-            newest unfinished run of the worker's store that was not stopped. False: resume only if that schedule is on.
-        worker: name of this machine's worker. Wait first, up to 30 s, until the server shows none of its flow runs as
-            running whose process was killed. None: do not wait.
+        always: switch on the schedule that resumes runs; and if the last run is complete or stopped (cancelled or
+            suspended), resume the newest unfinished run of the worker's store that is not stopped. False: resume only
+            if that schedule is on.
+        worker: name of this machine's worker; wait up to 30 s until no flow run of it whose process was killed is
+            Running on the server. None: do not wait.
     """
     with client_of(api) as client:
         if always:
@@ -377,7 +378,7 @@ def run_page_of(client: SyncPrefectClient, api: str, run: str) -> str | None:
 
 
 def require_free(api: str, say: Say) -> None:
-    """Raise an `InputError` if a flow run trains or waits for a worker; wait first, up to 30 s, for one that ends."""
+    """Raise an `InputError` if a flow run trains or waits for a worker; wait up to 30 s for one that is ending."""
     with client_of(api) as client:
         _wait_until_free(client, api, say)
 

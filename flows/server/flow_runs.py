@@ -83,7 +83,7 @@ def running_flow_run(client: SyncPrefectClient) -> FlowRun | None:
 
 
 def suspended_flow_run(client: SyncPrefectClient) -> FlowRun | None:
-    """Return the flow run that was suspended last and waits for a user to resume it in its page; None without one."""
+    """Return the flow run that was suspended last, and that a user may resume in its page; None if there is none."""
     return next(iter(_flow_runs(client, StateType.PAUSED)), None)
 
 
@@ -93,12 +93,12 @@ def last_flow_run(client: SyncPrefectClient) -> FlowRun | None:
 
 
 def next_flow_run(client: SyncPrefectClient) -> FlowRun | None:
-    """Return the flow run in state Scheduled that is due first, perhaps overdue; None without one."""
+    """Return the flow run in state Scheduled that is due first, perhaps overdue; None if there is none."""
     return next(iter(_flow_runs(client, StateType.SCHEDULED, sort=FlowRunSort.NEXT_SCHEDULED_START_TIME_ASC)), None)
 
 
 def waiting_flow_run(client: SyncPrefectClient) -> FlowRun | None:
-    """Return the flow run that is due, waits for a worker and names its run; None without one."""
+    """Return the flow run that is due, waits for a worker and names its run; None if there is none."""
     found = next_flow_run(client)
     due = None if found is None else found.next_scheduled_start_time
     if found is None or due is None or due > datetime.now(UTC):
@@ -239,7 +239,7 @@ class TrainingRequest:
     run: str
     flow_run: FlowRun
     parameters: Mapping[str, Any] | None
-    """Parameters of the flow run by which a user requested the run; None if it is not among the newest 1,000."""
+    """Parameters of the flow run by which a user requested the run; None if that one is not among the newest 1,000."""
     begun: bool
     """Whether a flow run since that request has written the run's configuration to its store."""
     stopped: str | None
@@ -279,7 +279,7 @@ def own_run_name(config: Config) -> str:
 
 
 def last_request(run: str | None = None) -> TrainingRequest | None:
-    """Return the last request to train `run` (None: any run) by this flow run's deployment; None if either is missing.
+    """Return the last request to this flow run's deployment to train `run` (None: any run); None if there is none.
 
     A flow run that still looks for a run to resume is no request, nor is one that the server cancelled because another
     flow run trained. Only the newest 1,000 flow runs of the deployment are considered.
@@ -468,7 +468,7 @@ class CancellationError(Exception):
 
 
 class FlowRunListener(Listener):
-    """Listener of a training: renames its flow run by progress, keeps its state Running, switches the schedule on."""
+    """Listener that puts a training's progress into the flow run's name, keeps it Running, switches the schedule on."""
 
     def __init__(self, config: Config, run: str, reporter: Reporter) -> None:
         self._config = config

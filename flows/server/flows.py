@@ -162,9 +162,9 @@ def train_flow(config: FormConfig, run: str | None = None, resume: bool = False)
 
 @flow(name="cleanup", flow_run_name="cleanup", persist_result=False)
 def cleanup_flow(grace_hours: Annotated[float, Field(ge=0)] = 24.0, dry_run: bool = False) -> int:
-    """Remove from the worker's store what runs' settings `checkpoint.keep_...` do not keep; return the bytes freed.
+    """Remove checkpoints that the settings `checkpoint.keep_...` of their run do not keep; return the bytes freed.
 
-    Runs that a process trains are skipped.
+    All runs of the worker's store are cleaned, except those that a process trains.
 
     Args:
         grace_hours: Remove files that belong to no checkpoint once they are this old (hours).

@@ -80,7 +80,7 @@ def is_up(home: StateDirectory) -> bool:
 
 
 def answers(api: str) -> bool:
-    """Return whether Prefect's API answers at URL `api` within five seconds. A refusal, as without password, counts."""
+    """Return whether Prefect's API answers at URL `api` within five seconds; any HTTP error but 404 is an answer."""
     try:
         with urllib.request.urlopen(f"{api}/health", timeout=_ANSWER_SECONDS) as answer:
             json.load(answer)

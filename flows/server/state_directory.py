@@ -178,7 +178,7 @@ class StateDirectory:
         return record
 
     def read(self, name: Component) -> ProcessRecord | None:
-        """Return the record of a process, None if none was started or `eigen down` ended it; may raise `InputError`."""
+        """Return a process's record, None if none was started or `eigen down` ended it; `InputError` if unreadable."""
         path = self._file(name)
         try:
             return ProcessRecord.model_validate_json(path.read_bytes())

@@ -154,10 +154,7 @@ def _requested_run(config: Config, request: flow_runs.TrainingRequest) -> Chosen
 
 
 def unfinished_runs(store: str, local: str = CheckpointConfig().local) -> list[str]:
-    """Return the names of a store's runs that are neither complete nor stopped, the newest checkpoint first.
-
-    Leave out runs whose configuration cannot be read, with a warning. `local` is their `checkpoint.local`.
-    """
+    """Return the runs of a store that are neither complete nor stopped, the newest first; log unreadable ones."""
     written = {}
     for name in runs_in(store):
         try:

@@ -166,7 +166,7 @@ _ENGINE = "prefect.engine"
 
 @dataclass(frozen=True)
 class DownResult:
-    """What was stopped (None: did not run), number of flow runs asked to stop, what was killed (or its flow run)."""
+    """Records of what was stopped (None: not running), number of flow runs asked to stop, names of what was killed."""
 
     worker: ProcessRecord | None
     server: ProcessRecord | None
@@ -183,7 +183,7 @@ def bring_down(
 ) -> DownResult:
     """Stop those of `components` that `bring_up` started here; with the worker, first its trainings.
 
-    A training that has not ended after `grace_seconds` is killed. `before_server` is called between worker and server.
+    A training that has not ended after `grace_seconds` is killed. Call `before_server` before the server is stopped.
     """
     if not home.path.is_dir():
         before_server()
