@@ -134,7 +134,7 @@ class RunPages(Listener):
             highest = max(last.phases, key=lambda phase: phase.peak_bytes, default=None)
             where = "" if highest is None else f" (in {highest.phase})"
             took = f"{size(last.rss_bytes)} at the end of a generation, at most {size(last.rss_peak_bytes)}{where}"
-            facts.append(("Memory of this process", took))
+            facts.append(("Training processes", took))
             if last.device_peak_bytes and guard.device_limit is not None:
                 facts.append(("GPU", f"at most {size(last.device_peak_bytes)} of {guard.device_limit}"))
         return facts
