@@ -87,7 +87,7 @@ def deploy(api: str) -> None:
         try:
             _run_prefect_deploy(api)
         finally:
-            # Also after a failure, since `prefect deploy` switches schedules as in prefect.yaml: `resume` off.
+            # Also after a failure of `prefect deploy`, which switches schedules as prefect.yaml says (`resume`: off).
             for deployment, schedule in _schedules(client):
                 active = before.get((deployment.name, schedule.slug), schedule.active)
                 if active != schedule.active:

@@ -403,7 +403,7 @@ def remove_needless_resumes() -> None:
     deployment = own_deployment()
     if deployment is None or not server_is_there():
         return
-    with client_or_warning("Flow runs that would resume another run were not deleted", logger) as client:
+    with client_or_warning("Flow runs that wait to resume another run were not deleted", logger) as client:
         due = _due(deployment, StateType.SCHEDULED, StateType.CANCELLED)
         for waiting in client.read_flow_runs(flow_run_filter=due, sort=FlowRunSort.EXPECTED_START_TIME_DESC):
             # Only `run_count` shows whether it ever started: Prefect also sets a start time when a flow run ends.
@@ -440,7 +440,7 @@ def set_schedule(client: SyncPrefectClient, found: DeploymentResponse, active: b
         client.update_deployment_schedule(found.id, schedule.id, active=active, parameters=_PARAMETERS)
 
 
-# How long the end of a training waits for a server that is unavailable.
+# Longest time that a training waits at its end for an unavailable server.
 _REPORT_SECONDS = 120.0
 # Shortest time between two readings of this flow run's state from the server, at the ends of generations.
 _LOOK_SECONDS = 5.0

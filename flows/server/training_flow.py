@@ -164,7 +164,7 @@ def unfinished_runs(store: str, local: str = CheckpointConfig().local) -> list[s
             logger.warning("Run '%s' is not resumed. %s", name, error)
             continue
         if journals.is_stopped(run.location):
-            logger.info("Run '%s' is not resumed: it was cancelled or suspended.", name)
+            logger.info("Run '%s' is not resumed: a user stopped it. `eigen launch --run` continues it.", name)
         elif not run.is_complete(config):
             written[name] = "" if run.newest is None else run.newest[1].created
     return sorted(written, key=lambda name: (written[name], name), reverse=True)
