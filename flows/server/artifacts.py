@@ -97,7 +97,7 @@ def require_server() -> None:
 
 @contextmanager
 def client_or_warning(failure: str, logger: "Logger | LoggerAdapter[Logger]") -> Iterator[SyncPrefectClient]:
-    """Open a client of Prefect's server. If the block raises one of `SERVER_ERRORS`, only log it, after `failure`."""
+    """Open a client of Prefect's server; log `SERVER_ERRORS` of the block as a warning that begins with `failure`."""
     try:
         # Inside a flow run, Prefect reports the states of the flow run with this client; `with` does not close it.
         with get_client(sync_client=True) as client:
@@ -112,7 +112,7 @@ def retry_once() -> AbstractContextManager[Settings]:
 
 
 class Reporter:
-    """Context manager whose thread sends reports on run `run` to Prefect's server, every five seconds and at its end.
+    """Context manager whose thread sends reports on a run to Prefect's server, at most every 5 s and at its end.
 
     A report is a function that sends requests, and has a kind: any word. Of the waiting reports of a kind, the thread
     calls only the newest. It logs their `SERVER_ERRORS`; while the server is unavailable, it logs that once and drops
