@@ -35,7 +35,7 @@ _EXAMPLES = """[bold]Examples[/]
 [bold]For days, unattended[/]
 
   eigen up                                 server, pages and worker, in the background
-  eigen launch --preset eigen2 --run long  train on the worker; resumed by itself until it is finished
+  eigen launch --preset eigen2 --run long  train on the worker; resumed automatically until it is finished
   eigen status                             what runs, how far it is
   eigen logs long -f                       what its flow runs have logged
   eigen down                               stop all of it; the next `eigen up` goes on
@@ -46,7 +46,7 @@ _EXAMPLES = """[bold]Examples[/]
   1  stopped, or failed; verify: damage was found; doctor: a check failed;
      audit: a feature uses later days; status: a component is not running
   2  what was given cannot be used; a sentence says why
-  3  memory: the run does not fit, or its guard has stopped it
+  3  memory: the run does not fit, or the memory guard has stopped it
 """
 
 app = typer.Typer(

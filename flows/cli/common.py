@@ -1,4 +1,4 @@
-"""Options, configuration and exit codes that the commands share."""
+"""What several `eigen` commands share: their options, the configuration that these give, and the exit codes."""
 
 import inspect
 import os
@@ -24,8 +24,8 @@ EXIT_OTHER = 1
 EXIT_BAD_INPUT = 2
 EXIT_MEMORY = 3
 LARGEST = 1_000_000
-"""Upper bound of options that are counts."""
-MEMORY_ADVICE = "`eigen doctor` shows what there is, `eigen plan` what is needed."
+"""Greatest value of options that are counts, such as --trials."""
+MEMORY_ADVICE = "`eigen doctor` shows the memory of this machine, `eigen plan` the memory that a run needs."
 
 
 def flag(name: str, help_text: str, *short: str) -> Any:  # noqa: ANN401 - whatever typer makes an option of
@@ -33,12 +33,12 @@ def flag(name: str, help_text: str, *short: str) -> Any:  # noqa: ANN401 - whate
 
 
 def option(metavar: str, help_text: str, shown: str | None = None, *names: str, **bounds: Any) -> Any:  # noqa: ANN401
-    """Return an option with a value; `shown`: its default as the help shows it; `bounds`: `min` and `max`."""
+    """Return a typer option with a value; `shown`: its default as --help prints it; `names`: flags, such as --set."""
     return typer.Option(*names, help=help_text, show_default=shown or True, metavar=metavar, **bounds)
 
 
 def number(help_text: str, most: int | None = None, shown: str | None = None) -> Any:  # noqa: ANN401
-    """Return an option for a number from 1 to `most`."""
+    """Return a typer option for an integer from 1 to `most` (None: without a bound); for `shown` see `option`."""
     return option("N", help_text, shown, min=1, max=most)
 
 
@@ -46,13 +46,13 @@ Store = Annotated[
     str | None, option("URL", "Where runs are kept: a folder, or gs://bucket/prefix. EIGEN_STORE sets it too.", "runs")
 ]
 Json = Annotated[bool, flag("--json", "Print JSON.")]
-DATA_HELP, DATA_DEFAULT = "Price file or folder, or us5: the other bundled prices.", "bundled prices"
+DATA_HELP, DATA_DEFAULT = "Price file or folder, or us5: other prices that come with Eigen.", "bundled prices"
 RunsOn = Annotated[
-    str | None, option("ADDRESS", "Scheduler whose workers train the runs: tcp://host:8786.", "this machine")
+    str | None, option("ADDRESS", "Dask scheduler whose workers train the runs: tcp://host:8786.", "this machine")
 ]
 Slice = Annotated[
     str | None,
-    option("DAYS", "Days to play: holdout, validation, or FIRST:LAST.", "holdout of a finished run", "--slice"),
+    option("DAYS", "Days to trade: holdout, validation, or dates FIRST:LAST.", "holdout of a finished run", "--slice"),
 ]
 Agent = Annotated[str, option("WHO", "Agents that trade: champion, elites, population, ensemble, or a number.")]
 RunName = Annotated[str, typer.Argument(help="Name of the run.", metavar="NAME")]
@@ -60,7 +60,7 @@ RunName = Annotated[str, typer.Argument(help="Name of the run.", metavar="NAME")
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Options from which a configuration is made."""
+    """Command-line options from which `config` makes the configuration of a run."""
 
     preset: Annotated[str | None, option("NAME", "Preset to start from.", "quickstart")] = None
     run: Annotated[str | None, option("NAME", "Name of the run; an existing one continues.", "preset and time")] = None
@@ -75,7 +75,7 @@ class RunOptions:
     device: Annotated[str | None, option("KIND", "Device that computes: auto, cpu or cuda.", "auto")] = None
 
     def settings(self) -> list[str]:
-        """Return the options, except preset and run, as `key=value`."""
+        """Return the given options except `preset` and `run` as settings `key=value`; those of --set come last."""
         from eigen_core.config.market import absolute_data
 
         options = {
@@ -88,21 +88,21 @@ class RunOptions:
         return [*(f"{key}={value}" for key, value in options.items() if value is not None), *(self.assignments or ())]
 
     def with_store(self) -> "RunOptions":
-        """Return the options with the store that EIGEN_STORE names, unless an option or a setting names one."""
+        """Return the options; if neither --store nor --set names a store, with that of the variable EIGEN_STORE."""
         named = any(assignment.strip().startswith("checkpoint.store") for assignment in self.assignments or ())
         if named or self.store is not None:
             return self
         return replace(self, store=store_from_environment(os.environ))
 
     def config(self) -> "Config":
-        """Return the configuration, with this machine's own settings from environment variables."""
+        """Return the configuration, with the settings that environment variables give (see `MACHINE_SETTINGS`)."""
         from eigen_core.config.loading import load_config
 
         return load_config(self.preset, self.with_store().settings(), os.environ)
 
 
 def run_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options `names` of `RunOptions` (none: all) in place of its keyword parameter `options`."""
+    """Return a decorator that replaces a command's parameter `options` by fields of `RunOptions`: `names`, or all."""
     chosen = [field for field in fields(RunOptions) if not names or field.name in names]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -131,7 +131,7 @@ def examples(text: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
 
 
 def sentences(command: Callable[P, None]) -> Callable[P, None]:
-    """Turn the known errors of a command into a sentence on standard error and an exit code, without a traceback."""
+    """Decorate a command: it prints the errors below as a sentence, without a traceback, and exits with their code."""
 
     @wraps(command)
     def speaking(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -144,7 +144,7 @@ def sentences(command: Callable[P, None]) -> Callable[P, None]:
         except (Stopped, StoreUnavailableError) as stop:
             sentence, code = str(stop), EXIT_OTHER
         except MemoryError:
-            sentence, code = f"There is not enough memory for this. {MEMORY_ADVICE}", EXIT_MEMORY
+            sentence, code = f"There is not enough memory for this command. {MEMORY_ADVICE}", EXIT_MEMORY
         except KeyboardInterrupt:
             sentence, code = "Stopped.", EXIT_OTHER
         else:
@@ -156,18 +156,18 @@ def sentences(command: Callable[P, None]) -> Callable[P, None]:
 
 
 def store_of(given: str | None) -> str:
-    """Return the store `given`, else the one that EIGEN_STORE names, else the default."""
+    """Return the store `given` by --store; if that is None, the store of the variable EIGEN_STORE, else the default."""
     from eigen_core.config import Config
 
     return given or store_from_environment(os.environ) or Config().checkpoint.store
 
 
-# Address space that importing torch and Prefect takes: measured with torch 2.13 (CPU) and Prefect 3.8.8.
+# Address space (bytes) that importing torch and Prefect takes: measured with torch 2.13 (CPU) and Prefect 3.8.8.
 _LEAST_ADDRESSES = 1_200_000_000
 
 
 def require_addresses() -> None:
-    """Raise `StoppedByMemory` if RLIMIT_AS is too low to import torch and Prefect."""
+    """Raise `StoppedByMemory` if RLIMIT_AS, the limit of the address space, is too low to import torch and Prefect."""
     soft = resource.getrlimit(resource.RLIMIT_AS)[0]
     if soft != resource.RLIM_INFINITY and soft < _LEAST_ADDRESSES:
         raise StoppedByMemory(

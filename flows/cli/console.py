@@ -1,4 +1,4 @@
-"""Output on a console: lines, tables, JSON, the progress of a training; and how Ctrl-C and SIGTERM stop it."""
+"""Output on a console: lines, tables, JSON, the progress of a training; and how Ctrl-C and SIGTERM stop a command."""
 
 import json
 import logging
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 class StopSignals:
     """Handles Ctrl-C and SIGTERM.
 
-    Before a training they end the process at once: a library that is being imported could swallow an exception and stay
-    half initialised. During a training the first one raises `KeyboardInterrupt`, so that the flow run can report its
-    end; the second one ends the process at once. An end at once is safe: checkpoints are written atomically, and the
-    kernel frees the run's lock. `requested`: the user has asked a training to stop.
+    Outside `raising`, before a training, a signal ends the process at once: a library that is being imported could
+    swallow an exception and stay half initialised. Inside `raising` the first signal sets `requested` and raises
+    `KeyboardInterrupt`, so that the flow run can report its end; the second ends the process at once. That is safe:
+    checkpoints are written atomically, and the kernel frees the run's lock.
 
-    A display hides the cursor of `console`; it is shown again before the process ends.
+    Before the process ends, the cursor of `console`, which a `Display` may hide, is shown again (None: no console).
     """
 
     def __init__(self, console: Console | None = None) -> None:
@@ -61,7 +61,7 @@ class StopSignals:
             self._gentle = False
 
     def check(self) -> None:
-        """Raise `KeyboardInterrupt` if a stop was requested, in case the exception of the signal was swallowed."""
+        """Raise `KeyboardInterrupt` if a signal requested a stop: a library may have swallowed the first exception."""
         if self.requested:
             raise KeyboardInterrupt
 
@@ -92,7 +92,7 @@ def stop_signals(console: Console | None = None) -> Iterator[StopSignals]:
 
 @contextmanager
 def stopped_gently() -> Iterator[None]:
-    """Let the first Ctrl-C or SIGTERM inside the block raise `KeyboardInterrupt`, the second end the process."""
+    """Let the first Ctrl-C or SIGTERM inside the block raise `KeyboardInterrupt`, and the second end the process."""
     with stop_signals() as signals, signals.raising():
         yield
 
@@ -101,12 +101,12 @@ _RUN_LOGGERS = ("prefect.flow_runs", "prefect.task_runs")
 
 
 class Display(Listener):
-    """Prints one line for each generation, for files and pipes; stops a training between two phases on request.
+    """Prints one line for each generation, for files and pipes; stops a training between two phases after a signal.
 
     Attributes:
-        describes: whether to print the data and the plan of the next run.
+        describes: whether to print the data and the plan of the next run that is prepared; False after that run.
         headings: line to print when the training of a run starts, by the run's name.
-        trained: name and configuration of the run that is being trained, or was trained last.
+        trained: name and configuration of the run that is being trained, or was trained last; None before the first.
     """
 
     def __init__(self, console: Console, signals: StopSignals | None = None) -> None:
@@ -145,7 +145,7 @@ class Display(Listener):
         print_line(self.console, f"{what} ...", style="dim")
 
     def waiting_for(self, what: str) -> None:
-        """Show what is waited for, on a terminal only."""
+        """Show what the command waits for; only `BarDisplay` does."""
 
     def started(self, generation: int, generations: int) -> None:
         self._steps = generations
@@ -153,20 +153,20 @@ class Display(Listener):
             print_line(self.console, f"continuing after generation {generation}/{generations}")
 
     def progressed(self, done: int, total: int) -> None:
-        """Show that `done` of `total` steps are finished, of a loop such as over trials."""
+        """Show that `done` of `total` steps of the outermost loop, are finished; only `BarDisplay` does."""
 
     def generation_finished(self, record: "GenerationRecord", telemetry: "Telemetry") -> None:
         print_line(self.console, f"generation {record.generation}/{self._steps}  {metrics_text(record, telemetry)}")
 
 
 def display_on(console: Console, steps: str = "generations", signals: StopSignals | None = None) -> Display:
-    """Return progress bars if `console` is a terminal, else lines; `steps` names the steps of the outermost loop."""
+    """Return a display, with bars if `console` is a terminal; `steps`: name of the steps of the outermost loop."""
     return BarDisplay(console, steps, signals) if console.is_terminal else Display(console, signals)
 
 
 @contextmanager
 def progress_shown(console: Console | None = None, steps: str = "generations") -> Iterator[Display]:
-    """Show the progress of the block, which reads data first, on a console: standard error if none is given."""
+    """Show the progress of the block, which first reads data, on `console` (None: standard error); see `display_on`."""
     with display_on(console or Console(stderr=True), steps) as display, progress_to(display):
         display.waiting_for("reading the data")
         yield display
@@ -184,7 +184,7 @@ def metrics_text(record: "GenerationRecord", telemetry: "Telemetry") -> str:
 
 
 class BarDisplay(Display):
-    """A bar for the generations, or other steps, a bar for the current phase, and the latest metrics."""
+    """Shows on a terminal a bar for the generations (or `steps`), one for the current phase, and the latest metrics."""
 
     def __init__(self, console: Console, steps: str = "generations", signals: StopSignals | None = None) -> None:
         super().__init__(console, signals)
@@ -252,10 +252,10 @@ class BarDisplay(Display):
 
 
 class ConsoleHandler(logging.Handler):
-    """Prints warnings and errors on the console of the progress bars, so that they do not garble them.
+    """Prints warnings and errors of loggers on the console of the progress bars, so that they do not garble the bars.
 
-    Drops Prefect's records of errors of flow and task runs, since the command prints the error, and all records of
-    Prefect after a stop was requested.
+    Drops errors that Prefect logs about flow and task runs, since the command prints them, and everything that Prefect
+    logs after a signal requested a stop.
     """
 
     def __init__(self, console: Console, signals: StopSignals) -> None:
@@ -276,7 +276,7 @@ class ConsoleHandler(logging.Handler):
 P = ParamSpec("P")
 
 Styled = str | tuple[str, str]
-"""Text, or text with its style; no markup."""
+"""Text, or text and its style in Rich; markup in the text, such as [bold], is printed as it is."""
 
 _PIPE_WIDTH = 120
 # Least width of the text after a label, however narrow the terminal.
@@ -284,18 +284,18 @@ _LEAST_WIDTH = 20
 
 
 def output_console() -> Console:
-    """Return the console of standard output. A pipe has no width: use that of COLUMNS, or 120."""
+    """Return the console of standard output. Its width is 120 if it is no terminal and COLUMNS is not set."""
     console = Console()
     return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_PIPE_WIDTH)
 
 
 def print_line(console: Console, *parts: Styled, style: str | None = None) -> None:
-    """Print a line: on a terminal wrapped between words, elsewhere as one line, however long."""
+    """Print the `parts` as one line, which a terminal wraps between words, and a file or pipe does not wrap."""
     _print_wrapped(console, "", Text.assemble(*parts), style)
 
 
 def print_fact(console: Console, label: str, *parts: Styled, width: int = 12) -> None:
-    """Print a label in a column of `width`, then a fact as `print_line` does, indented by that column."""
+    """Print a label of `width` letters, then `parts` as `print_line` does, with further lines indented as far."""
     _print_wrapped(console, f"  {label:<{width}}", Text.assemble(*parts))
 
 
@@ -310,9 +310,9 @@ def _print_wrapped(console: Console, label: str, text: Text, style: str | None =
 
 
 def _wrapped(line: Text, width: int) -> list[Text]:
-    """Divide a line between words into parts of `width`, each with the line's indent.
+    """Divide a line between words into parts of at most `width` cells, each with the line's indent.
 
-    `Text.wrap` would break, or cut off, a word that is longer than `width`.
+    A longer word stays whole: `Text.wrap` would break it, or cut it off.
     """
     indent = len(line) - len(line.plain.lstrip())
     starts, used, end = [], 0, 0
@@ -330,7 +330,7 @@ def _wrapped(line: Text, width: int) -> list[Text]:
 
 
 def attributes(of: object, *names: str) -> dict[str, Any]:
-    """Return these attributes of an object, by name: a part of the JSON that a command prints."""
+    """Return the attributes `names` of an object, by name: a part of the JSON that a command prints."""
     return {name: getattr(of, name) for name in names}
 
 
@@ -346,7 +346,7 @@ def print_result(
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> None:
-    """Print the result of a command: as JSON `document(...)`, whose keys are a public interface; else call `show`."""
+    """Print `document(...)` as JSON, whose keys are a public interface; not `as_json`: call `show(console, ...)`."""
     if as_json:
         print_json(document(*args, **kwargs))
     else:
@@ -354,7 +354,7 @@ def print_result(
 
 
 def say(sentence: str) -> None:
-    """Print a sentence on standard error."""
+    """Print a sentence on standard error, with the prefix `eigen: `."""
     print_line(Console(stderr=True), f"eigen: {sentence}")
 
 
@@ -414,5 +414,5 @@ class PlainTable:
 
 
 def _frame_width(columns: int) -> int:
-    """Return the width that `rich` puts around and between columns with this box and this padding."""
+    """Return the width (cells) that Rich adds around and between the columns of a `PlainTable`."""
     return 2 + 3 * (columns - 1)

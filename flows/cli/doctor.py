@@ -1,4 +1,4 @@
-"""Checks that this machine has what a training needs, before anything is trained; no check depends on another."""
+"""The command `eigen doctor`: check that this machine can train; after a failed check the others still run."""
 
 import os
 import platform
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 
 Status = Literal["ok", "warning", "failed"]
 Found = tuple[Status, str, str]
-"""Status, finding and advice of a check."""
+"""Status of a check, what it found, and advice (empty: none is needed)."""
 
 _API_SECONDS = 15.0
 _CHECK_WIDTH = 15
-_SEE_DATA = "Correct the data first."
+_SEE_DATA = "Correct the data first: see the check of the data."
 _DRIVER = Path("/proc/driver/nvidia/version")
 
 
@@ -85,7 +85,7 @@ def _print_finding(console: Console, finding: "Finding") -> None:
 
 @dataclass(frozen=True)
 class Finding:
-    """Result of one check; `failed`: training is impossible; `warning`: it may be slower, or fail later."""
+    """Result of one check; status `failed`: no training is possible; `warning`: it may be slower, or fail later."""
 
     check: str
     status: Status
@@ -98,7 +98,7 @@ class Doctor:
         self._config = config
 
     def findings(self) -> Iterator[Finding]:
-        """Run one check after the other; an error of a check is its finding."""
+        """Run the checks one after another and yield the finding of each; an exception becomes a finding `failed`."""
         checks = {
             "python": self._python,
             "torch": self._torch,
@@ -156,7 +156,7 @@ class Doctor:
             return "ok", found, ""
         found = f"{found}; {_driver()}"
         if torch.version.cuda is not None:
-            advice = "Look at nvidia-smi; in a container, start it with --gpus all."
+            advice = "Run nvidia-smi to check the driver. Start a container with --gpus all."
             return "warning", f"{found}; torch is built for CUDA and finds no GPU", advice
         if _DRIVER.exists():
             return (
@@ -214,7 +214,7 @@ class Doctor:
             call_with_timeout(_API_SECONDS, partial(require_answer, url), silent)
             return "ok", f"{url} answers", ""
         require_database()
-        return "ok", "no server is configured: trainings are no flow runs; `eigen up` starts one", ""
+        return "ok", "no Prefect server is configured: training works without it; `eigen up` starts one", ""
 
     def _store(self) -> Found:
         url = self._config.checkpoint.store
@@ -276,7 +276,7 @@ class Doctor:
 
     @cached_property
     def _run_plan(self) -> "RunPlan | None":
-        """Plan of the run; None if its data cannot be used, which is a finding of its own."""
+        """Plan of the run, with its needs of memory and disk; None if the data cannot be used: see the check `data`."""
         from eigen_core.planning.run_plan import plan_run
 
         try:
@@ -290,7 +290,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _versioned(package: str, found: str, have: str) -> Found:
-    """Return `found`, with a warning if the version `have` of a package is not the one that Eigen pins."""
+    """Return `found` as the result of a check: a warning if Eigen requires another version than `have` of `package`."""
     needed: list[str] = []
     with suppress(PackageNotFoundError):
         needed = requires(DISTRIBUTION) or []
@@ -311,7 +311,7 @@ def _driver() -> str:
 
 
 def _require_usable(folder: Path) -> None:
-    """Test all operations of a store in a folder or, if that is missing, in its nearest parent; do not make it."""
+    """Test all file operations of a store in a folder; if it is missing, in its nearest existing parent folder."""
     if folder.is_dir():
         LocalStore(folder).check()
         return

@@ -1,4 +1,4 @@
-"""The commands that judge: backtest, compare, report, act, audit, importance, trust."""
+"""The commands that judge agents or prices: `backtest`, `compare`, `report`, `act`, `audit`, `importance`, `trust`."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from flows.cli.console import Display
 
 COMPARED = ("total_return", "sharpe", "max_drawdown")
-"""Metrics that `--json` gives of each account."""
+"""Fields of `Metrics` that `--json` prints for each account: agents, baselines, seeds of a walk."""
 
 
 @examples(
@@ -140,7 +140,7 @@ def _random_document(drawn: "MatchedTraders", own: float, number: str) -> dict[s
 
 
 def _won(trades: "pd.DataFrame") -> float | None:
-    """Return the share of trades with a gain; None without trades, or if the rows are single orders."""
+    """Return the share of trades with a gain; None without trades, or for a portfolio, whose rows are single orders."""
     return float((trades["gain"] > 0.0).mean()) if len(trades) and "exit" in trades else None
 
 
@@ -407,10 +407,10 @@ Exit code 0: no look-ahead was found; 1: a feature uses later days, or is suspec
 def audit(
     *,
     options: RunOptions,
-    days: Annotated[int, number("Number of days to test; the rows after each are changed.", most=1_000)] = 8,
+    days: Annotated[int, number("Number of days to test, by changing all rows after each.", most=1_000)] = 8,
     as_json: Json = False,
 ) -> None:
-    """Try every feature for look-ahead, and show the data report on the prices."""
+    """Test whether a feature uses later days (look-ahead), and show what is wrong with the prices."""
     from eigen_core.market.audit import audit_market
 
     config = options.config()
@@ -468,7 +468,7 @@ def importance(
     store: Store = None,
     as_json: Json = False,
 ) -> None:
-    """Show which features and which columns of the market the agents of a run use."""
+    """Show which features and which columns (symbols) of the prices the agents of a run use."""
     newest = _generations(generations, agent)
     from eigen_core.judging.importance import run_importance
 
@@ -546,7 +546,7 @@ def trust(
     out: Annotated[Path, option("FOLDER", "Folder of the finished trials.")] = Path("trust"),
     as_json: Json = False,
 ) -> None:
-    """Measure how good verdicts on prices are: false alarms on markets of noise, and the smallest edge they find."""
+    """Measure how far verdicts can be trusted: false alarms on prices of noise, and which planted edges are found."""
     wanted = edges_in(edges)
     from eigen_core.judging.trust import TRIAL_PRESET, TrustTrials, trust_document, with_trial_settings
 
@@ -570,7 +570,7 @@ def show_trial(display: "Display", number: int, of: int) -> None:
 
 
 def edges_in(text: str) -> tuple[float, ...]:
-    """Return the information coefficients that a text lists; raise an `InputError` if one is not from 0 to 1."""
+    """Return the information coefficients in a text, separated by commas; `InputError` if one is not from 0 to 1."""
     with suppress(ValueError):
         edges = tuple(float(part) for part in text.split(",") if part.strip())
         if all(0.0 <= edge <= 1.0 for edge in edges):
@@ -588,7 +588,7 @@ def print_trust(console: Console, trust: "Trust") -> None:
 
 
 def rows_of(trust: "Trust") -> list[tuple[str, ...]]:
-    """Return for each kind of market how many trials claimed skill, as cells under the headings `COLUMNS`."""
+    """Return how many trials claimed skill, without an edge and with each, as rows of cells under `COLUMNS`."""
     rows: list[tuple[str, ...]] = []
     for edge, claims in ((None, trust.false_alarms), *trust.power.items()):
         low, high = claims.interval

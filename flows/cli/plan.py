@@ -1,4 +1,4 @@
-"""The commands plan and presets: the resources that a run would take, and the settings."""
+"""The commands `eigen plan` (memory, disk and time that a run would take) and `eigen presets` (all settings)."""
 
 import json
 import re
@@ -35,9 +35,9 @@ _print_fact = partial(print_fact, width=10)
 def plan(
     *,
     options: RunOptions,
-    days: Annotated[int | None, number("Plan without data: days of the panel.", most=LARGEST)] = None,
-    columns: Annotated[int | None, number("Plan without data: columns of the panel.", most=LARGEST)] = None,
-    assets: Annotated[int | None, number("Tradable columns among them.", most=LARGEST, shown="all")] = None,
+    days: Annotated[int | None, number("Plan without data: number of days.", most=LARGEST)] = None,
+    columns: Annotated[int | None, number("Plan without data: columns, one per symbol.", most=LARGEST)] = None,
+    assets: Annotated[int | None, number("Columns that agents can trade.", most=LARGEST, shown="all")] = None,
     as_json: Json = False,
 ) -> None:
     """Show memory, disk, uploads and time of a run without training it; exit code 3 if it does not fit."""
@@ -50,7 +50,7 @@ def plan(
         from eigen_core.task import open_data, task_class
 
         data = open_data(config) if shape is None else task_class(config).data_of_shape(config, *shape)
-        display.waiting_for("measuring a piece")
+        display.waiting_for("timing a part of a generation")
         run_plan = plan_run(config, data, shape=shape)
     print_result(as_json, plan_document, _print_whole_plan, config, run_plan)
     if not run_plan.fits:
@@ -63,9 +63,9 @@ def _shape_of(days: int | None, columns: int | None, assets: int | None, data: s
     if days is None or columns is None:
         raise InputError("to plan without data, give both --days and --columns; --assets says how many are tradable.")
     if data is not None:
-        raise InputError("--data names a panel and --columns plans without one: give one of them.")
+        raise InputError("--data names prices and --columns plans without prices: give one of them.")
     if assets is not None and assets > columns:
-        raise InputError(f"--assets {assets:,} of --columns {columns:,} cannot be tradable: lower it.")
+        raise InputError(f"--assets {assets:,} of --columns {columns:,} cannot be tradable: lower --assets.")
     return days, columns, columns if assets is None else assets
 
 
@@ -76,7 +76,7 @@ def _print_whole_plan(console: Console, config: "Config", run_plan: "RunPlan") -
 
 
 def print_plan(console: Console, config: "Config", run_plan: "RunPlan") -> None:
-    """Print the tables of a plan and the limits of this machine; no verdict."""
+    """Print memory by part and phase, disk, and the memory limits of this machine; not whether the run fits."""
     dimensions = "" if run_plan.data.dimensions is None else f"; {run_plan.data.dimensions}"
     print_line(
         console,
@@ -146,14 +146,14 @@ def _print_time(console: Console, measured: "ProbeResult | ProbeFailure | None",
     from eigen_core.planning.probe import ProbeFailure
 
     if isinstance(measured, ProbeFailure):
-        _print_fact(console, "time", f"not estimated, and memory only as far as it can be counted: {measured.why}")
+        _print_fact(console, "time", f"not estimated, and memory is computed, not measured: {measured.why}")
         return
     phases = ", ".join(f"{phase} {rough_duration(seconds)}" for phase, seconds in measured.seconds.items())
     _print_fact(console, "time", f"about {rough_duration(measured.generation_seconds)} a generation ({phases})")
     whole = rough_duration(measured.generation_seconds * generations)
     _print_fact(console, "", f"about {whole} for {generations:,} generations, without checkpoints and plots")
-    inferred = f"inferred from a piece of a generation, computed here in {rough_duration(measured.probe_seconds)}"
-    _print_fact(console, "", f"{inferred}: it may take half as long or twice, and longer while others compute")
+    inferred = f"inferred from a part of a generation, computed here in {rough_duration(measured.probe_seconds)}"
+    _print_fact(console, "", f"{inferred}: it may take half or twice as long, and longer beside other programs")
 
 
 def _size(amount: int) -> str:
@@ -206,7 +206,7 @@ def settings_document(config: "Config") -> list[dict[str, Any]]:
 
 
 def print_settings(console: Console, config: "Config") -> None:
-    """Print every setting; settings of other algorithms and methods than the preset's have no value."""
+    """Print every setting with its value; settings of algorithms and methods that the preset does not use have none."""
     from eigen_core.config.explain import explain, settings
 
     headers = ("setting", "value", "default", "meaning")

@@ -1,4 +1,4 @@
-"""Train whole runs, each by `eigen train` in a process of its own, here or on a worker of a Dask scheduler."""
+"""Train whole runs, each by `eigen train` in another process, on this machine or on workers of a Dask scheduler."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ AGAIN = "Run the same command again to continue."
 
 @dataclass(frozen=True)
 class RunJob:
-    """A run to train in a process of its own; `arguments` are those of `eigen train`, except the name."""
+    """A run to train in another process; `arguments`: those of `eigen train` that give `config`, without `--run`."""
 
     name: str
     config: "Config"
@@ -41,7 +41,7 @@ class RunJob:
 
 
 def run_job(name: str, preset: str | None, settings: Sequence[str]) -> RunJob:
-    """Return a run of a preset and settings `key=value`; if a key is repeated, its last value counts."""
+    """Return the job of a run with a preset and settings `key=value`; of a repeated key, the last value counts."""
     from eigen_core.config.loading import load_config
 
     last = list({setting.partition("=")[0].strip(): setting for setting in settings}.values())
@@ -56,13 +56,13 @@ class JobResult:
 
     @property
     def sentence(self) -> str:
-        """The last sentence that the process printed about its end; empty if there is none."""
+        """The last line that the process printed with the prefix `eigen: `: why it ended; empty if there is none."""
         lines = reversed(self.output.splitlines())
         return next((line.removeprefix("eigen: ") for line in lines if line.startswith("eigen: ")), "")
 
     @property
     def refused(self) -> bool:
-        """Whether the run's own settings were refused; not if a full disk was why, which refuses any settings."""
+        """Whether the process refused the run's settings; False if the disk was full: it then refuses any settings."""
         return self.code in (EXIT_BAD_INPUT, EXIT_MEMORY) and FREE_SPACE not in self.sentence
 
 
@@ -70,15 +70,15 @@ IsStopped = Callable[[], bool]
 Train = Callable[[RunJob, Path, IsStopped], JobResult]
 """Trains a run as `train_in_subprocess` does."""
 Task = Callable[[Train, IsStopped], None]
-"""Trains runs by calling the first argument; passes it the second, or one that stops earlier, as `is_stopped`."""
+"""Trains runs by calling the first argument with, as `is_stopped`, the second one or a function that stops earlier."""
 _STOPPED = JobResult(-signal.SIGTERM, "")
 
 
 def train_in_subprocess(run: RunJob, log: Path, is_stopped: IsStopped, folder: str | None = None) -> JobResult:
-    """Train a run from its last checkpoint to its end in a process, which prints to `log`, and return how it ended.
+    """Train a run from its last checkpoint to its end in a new process, which prints to `log`; return how it ended.
 
-    `is_stopped` is called twice a second; once it returns true, the process is stopped. The working directory of the
-    process is `folder` (None: that of this process). Raise `Stopped` if another process trains the run.
+    `is_stopped` is called twice a second; once it returns True, the new process is stopped. Its working directory is
+    `folder` (None: that of this process). Raise `Stopped` if a process of another command goes on training the run.
     """
     if not _wait_until_free(run, is_stopped):
         return _STOPPED
@@ -110,9 +110,9 @@ def train_in_subprocess(run: RunJob, log: Path, is_stopped: IsStopped, folder: s
 
 
 def _wait_until_free(run: RunJob, is_stopped: IsStopped) -> bool:
-    """Wait until no process of an earlier command trains the run; return False if `is_stopped()` is true before.
+    """Wait until no process of an earlier command trains the run; return False if `is_stopped()` is true before that.
 
-    If the machine of such a process was lost, its lease on the run has to expire first.
+    If the machine of that process was lost, its lease (the run's lock in a remote store) has to expire first.
     """
     from eigen_core.runs.handle import Run
 
@@ -129,9 +129,9 @@ def _wait_until_free(run: RunJob, is_stopped: IsStopped) -> bool:
 
 
 def require_trained(run: RunJob, end: JobResult, log: Path) -> None:
-    """Raise `StoppedByMemory` if a run failed for want of memory, `Stopped` if it failed otherwise.
+    """Raise `StoppedByMemory` if the process of a run lacked memory, `Stopped` if it failed otherwise.
 
-    Also raise `Stopped` if the store, as this machine sees it, lacks its checkpoints: a worker may see another folder.
+    Also raise `Stopped` if this machine does not find the trained run in the store: a worker may use another folder.
     """
     from flows.cli.training import is_finished
 
@@ -146,7 +146,7 @@ def require_trained(run: RunJob, end: JobResult, log: Path) -> None:
 
 
 def refuse_two_schedulers(config: "Config", runs_on: str | None) -> None:
-    """Raise `InputError` if workers would train whole runs and also compute their agents: they may block each other."""
+    """Raise `InputError` if workers would train whole runs and also compute agents of them: the runs could block."""
     if runs_on is not None and config.scheduler is not None:
         raise InputError(
             f"--runs-on {runs_on} lets each worker train a whole run, and the setting scheduler={config.scheduler} "
@@ -157,10 +157,11 @@ def refuse_two_schedulers(config: "Config", runs_on: str | None) -> None:
 
 @contextmanager
 def job_executor(jobs: int, scheduler: str | None) -> Iterator[Callable[[Iterable[Task]], None]]:
-    """Yield a function that executes tasks, `jobs` at a time: they train runs here, or on the workers of `scheduler`.
+    """Yield a function that executes tasks, `jobs` at a time, in threads, and raises the first error of a task.
 
-    After an error of a task, Ctrl-C or SIGTERM the function stops the runs that are being trained. If a worker is lost,
-    another one trains its run; a worker that loses this process or the scheduler stops its run.
+    The tasks train runs on the workers of the Dask scheduler at address `scheduler` (None: on this machine). After an
+    error, Ctrl-C or SIGTERM (then `Stopped` is raised) the function stops the runs that are being trained. If a worker
+    is lost, another one trains its run; a worker that loses this process or the scheduler stops its run.
     """
     stopped = threading.Event()
     with stop_signals() as signals:
@@ -204,7 +205,7 @@ def _train_by_worker(client: Any, run: RunJob, log: Path, is_stopped: IsStopped)
     future = client.submit(_train_on_worker, *arguments, key=key_of(run.name), pure=False)
     while True:
         if client.status != "running" or future.status in ("cancelled", "lost"):
-            raise Stopped(f"The scheduler cannot be reached any more. {AGAIN}")
+            raise Stopped(f"The Dask scheduler of --runs-on cannot be reached any more. {AGAIN}")
         if future.done():
             break
         if is_stopped():
@@ -215,7 +216,7 @@ def _train_by_worker(client: Any, run: RunJob, log: Path, is_stopped: IsStopped)
     try:
         end: JobResult = future.result()
     except KilledWorker as error:
-        raise Stopped(f"Workers were lost repeatedly while they trained run {run.name}: {error} {AGAIN}") from error
+        raise Stopped(f"Dask workers were lost repeatedly while training run {run.name}: {error} {AGAIN}") from error
     log.write_text(end.output, encoding="utf-8")
     return end
 
@@ -230,7 +231,7 @@ def _with_absolute_folders(run: RunJob) -> RunJob:
 
 
 def _train_on_worker(run: RunJob, folder: str) -> JobResult:
-    """Train a run on this worker, in the working directory of the command if this machine has that folder."""
+    """Train a run on this worker, in `folder`, the command's working directory, if this machine has that folder."""
     from distributed import get_worker
 
     worker = get_worker()

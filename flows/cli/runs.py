@@ -1,4 +1,4 @@
-"""The commands on runs of a store: list, show, memory, verify, clean, export."""
+"""The commands `eigen runs`, `show`, `memory`, `verify`, `clean` and `export`, on the runs of a store."""
 
 import json
 import shlex
@@ -183,7 +183,7 @@ def print_verification(console: Console, found: "Verification") -> None:
         print_line(
             console,
             f"{found.unreferenced_files} files ({size(found.unreferenced_bytes)}) belong to no generation: "
-            "a generation is being written, was cut short, or its manifest is missing.",
+            "a generation is being written, was cut short, or its manifest is missing. eigen clean removes old ones.",
         )
 
 
@@ -211,7 +211,7 @@ def show(name: RunName, store: Store = None, as_json: Json = False) -> None:
 
 
 def memory(name: RunName, store: Store = None, as_json: Json = False) -> None:
-    """Show the memory use of a run: its newest memory report, or the memory of each phase."""
+    """Show a run's newest memory report; if it has none, the memory of each phase of the last generations."""
     from eigen_core.runs.handle import status_of
     from eigen_core.runs.journals import memory_reports
 
@@ -225,7 +225,7 @@ def verify(
     store: Store = None,
     as_json: Json = False,
 ) -> None:
-    """Look for damage in a run: exit code 0 if it is whole, 1 if it is not, with each file named."""
+    """Look for missing and damaged files of a run, and name them: exit code 1 if there are any, else 0."""
     from eigen_core.housekeeping import verify_run
 
     found = verify_run(store_of(store), name, deep=deep)
@@ -237,13 +237,11 @@ def verify(
 def clean(
     name: Annotated[str | None, typer.Argument(help="Name of the run.", show_default="all", metavar="[NAME]")] = None,
     dry_run: Annotated[bool, flag("--dry-run", "Only list what would be removed.")] = False,
-    older_than: Annotated[
-        str, option("TIME", "Least age of files of no generation that are removed: 90s, 30m, 12h, 7d.")
-    ] = "1d",
+    older_than: Annotated[str, option("TIME", "Keep files of no generation that are newer: 90s, 30m, 12h, 7d.")] = "1d",
     store: Store = None,
     as_json: Json = False,
 ) -> None:
-    """Remove generations that the retention settings do not keep, and files of no generation. Skip runs in use."""
+    """Remove generations beyond checkpoint.keep_last and keep_every, and files of no generation. Skip runs in use."""
     from eigen_core.housekeeping import clean_runs, parse_duration
 
     grace = parse_duration(older_than)
@@ -253,10 +251,10 @@ def clean(
 
 def export(
     name: RunName,
-    champion: Annotated[Path, option("FILE", "File to write, a safetensors file.")],
+    champion: Annotated[Path, option("FILE", "Safetensors file to write.")],
     store: Store = None,
 ) -> None:
-    """Write the champion's weights, with the configuration in the header, into a file."""
+    """Write the champion's weights into a safetensors file, whose header has the run's configuration."""
     from eigen_core.housekeeping import export_champion
 
     print_line(output_console(), export_champion(store_of(store), name, champion))
@@ -286,7 +284,7 @@ def memory_document(status: "RunStatus", reports: Sequence[Path]) -> dict[str, A
 
 
 def print_memory(console: Console, status: "RunStatus", reports: Sequence[Path]) -> None:
-    """Print the newest report of a run; without one, the memory of each phase of the newest generations."""
+    """Print the newest memory report of a run; without one, the memory of each phase of the newest generations."""
     if reports:
         print_line(console, _content(reports[0]))
         for index, path in enumerate(_files(reports)):
@@ -324,7 +322,7 @@ def _files(reports: Sequence[Path]) -> list[Path]:
 
 
 def _pid(status: "RunStatus") -> int | None:
-    """Return the id of the process that trains a run on this machine, None if it is unknown."""
+    """Return the id of the process that trains a run on this machine; None if none does, or its id is unknown."""
     from eigen_core.checkpoint.integrity import LOCK_NAME
     from eigen_core.checkpoint.locks import FileLock
 

@@ -1,4 +1,4 @@
-"""The commands of server, workers and flow runs, and their output."""
+"""The commands on Prefect's server, worker and flow runs, such as `eigen up`; and `eigen workers`, on Dask workers."""
 
 import logging
 import os
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _print_fact = partial(print_fact, width=15)
 
 Fact = str | Sequence[Styled] | None
-"""Text, with styles or without; None: it is not printed."""
+"""Text after a label, with Rich styles or without; None: label and text are not printed."""
 
 
 def print_up(console: Console, home: "StateDirectory", brought: "UpResult", resumed: str | None = None) -> None:
@@ -83,7 +83,7 @@ def print_down(
     elif stopped.trainings and trained is not None and trained.run is not None:
         _print_fact(console, "training", "run ", (trained.run, "bold"), " was asked to stop before it began")
     if stopped.trainings and (run is None or run.state == "unfinished"):
-        _print_fact(console, "go on", "eigen up: it is resumed by itself")
+        _print_fact(console, "go on", "eigen up resumes the run")
 
 
 def print_status(console: Console, status: "Status") -> None:
@@ -149,7 +149,7 @@ def _resume(schedule: "ScheduleStatus") -> str:
 
 
 def print_run_page(console: Console, run: str) -> None:
-    """Print the address of a run's page, if a server that answers has it."""
+    """Print the URL of a run's page in Prefect, if a server is configured, answers, and has the page."""
     from flows.server import servers
 
     api = servers.configured_api(os.environ)
@@ -177,7 +177,7 @@ def _how(record: "ProcessRecord | None", began: bool) -> str:
 
 
 def _time_from_now(moment: datetime) -> str:
-    """Return the time to or since a moment: "5 min", "3 days 4 h"."""
+    """Return the time from now to a moment, or since it, as text: "5 min", "3 days 4 h"."""
     return rough_duration(round(abs((moment - datetime.now(UTC)).total_seconds())))
 
 
@@ -206,7 +206,7 @@ def up(
     foreground: Annotated[bool, flag("--foreground", "Run until SIGTERM or Ctrl-C, then stop everything.")] = False,
     only: Annotated[Literal["server", "worker"] | None, option("server|worker", "Start this component alone.")] = None,
 ) -> None:
-    """Start server, deployments and worker in the background, unless they run already."""
+    """Start Prefect's server, Eigen's deployments and a worker in the background, unless they run already."""
     from flows.server import servers
 
     environment = _environment()
@@ -289,7 +289,7 @@ def status(
 )
 @run_options()
 def launch(*, options: RunOptions) -> None:
-    """Train a run on the worker, resumed by itself until it is finished; check it here first, as `eigen train` does."""
+    """Train a run on the worker, resumed automatically until it is finished; first check it as `eigen train` does."""
     from eigen_core.config.loading import load_config, parse_assignments
     from eigen_core.config.machine_settings import machine_values, run_values
 
@@ -385,13 +385,13 @@ def logs(
 
 def alerts(
     url: Annotated[
-        str | None, typer.Argument(help="Address that gets a POST request.", show_default=False, metavar="[URL]")
+        str | None, typer.Argument(help="URL that gets the requests.", show_default=False, metavar="[URL]")
     ] = None,
-    off: Annotated[bool, flag("--off", "Stop calling the address.")] = False,
+    off: Annotated[bool, flag("--off", "Send no more requests.")] = False,
 ) -> None:
-    """Have the server call an address when a training is finished, crashed, failed, blocked or does not fit.
+    """Have the server send a POST request when a training is finished, crashed, failed, blocked or does not fit.
 
-    The request is JSON: text (a sentence, as Slack shows it), flow_run, state and page.
+    The request is JSON with the keys text (a sentence, which Slack shows), flow_run, state and page.
     """
     if (url is None) != off:
         raise InputError("Give the address to call, or --off.")
@@ -410,7 +410,7 @@ def alerts(
 
 
 def deploy() -> None:
-    """Create or update work pool, deployments and automations on the server; schedules stay on or off as they are."""
+    """Create or update Prefect's work pool, deployments and automations; schedules stay on or off as they are."""
     _environment()
     from flows.server import deployments
 
@@ -433,7 +433,7 @@ def _known_server() -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Set the environment variables that Prefect needs before its import, and return the former ones."""
+    """Set the environment variables that Prefect needs before its import; return all variables as they were before."""
     given = dict(os.environ)
     os.environ.update(client_environment(given))
     return given
@@ -453,7 +453,7 @@ def _require_no_settings_of_worker(own: Mapping[str, Any]) -> None:
 
 
 class _Progress:
-    """Prints steps on standard error; a step that is repeated at once is printed once."""
+    """Prints steps of a command on standard error; of equal steps in a row only the first."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
@@ -477,7 +477,7 @@ def workers(
     scheduler: Annotated[str, typer.Argument(help="Address of the scheduler, for example tcp://host:8786.")],
     as_json: Json = False,
 ) -> None:
-    """Show the workers of a Dask scheduler: where they are, what they use, and which runs they compute."""
+    """Show the workers of a Dask scheduler: addresses, threads, CPU, memory, and the runs that they compute."""
     from eigen_core.common.text import duration, size
     from eigen_core.workers import worker_command, workers_of
 

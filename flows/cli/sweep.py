@@ -1,4 +1,4 @@
-"""The command eigen sweep: trials over settings and seeds, and their table."""
+"""The command `eigen sweep`: trains trials, each a set of settings with a run for each seed, and prints their table."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,10 +44,10 @@ def sweep(
         list[str] | None, option("KEY=VALUES", "A setting to vary: LOW:HIGH, LOW:HIGH:log or ONE,OTHER.")
     ] = None,
     trials: Annotated[int, number("Number of trials.", most=LARGEST)] = 20,
-    seeds: Annotated[int, number("Seeds of each trial.", most=1_000)] = 1,
+    seeds: Annotated[int, number("Runs of each trial, with different seeds.", most=1_000)] = 1,
     jobs: Annotated[int, number("Trials trained at a time.", most=1_000)] = 1,
     runs_on: RunsOn = None,
-    prune: Annotated[bool, typer.Option(help="End trials early that fall behind.")] = True,
+    prune: Annotated[bool, typer.Option(help="Stop trials early whose champions fall behind.")] = True,
     options: RunOptions,
     as_json: Json = False,
 ) -> None:
@@ -88,7 +88,7 @@ class Sweep:
 
     @cached_property
     def config(self) -> "Config":
-        """The configuration of its trials, except the varied settings."""
+        """Configuration of all trials, except for the settings of `--vary`, which each trial replaces."""
         from eigen_core.config.loading import load_config
 
         return load_config(self.preset, self.settings)
@@ -99,12 +99,12 @@ class Sweep:
         return range(first, first + self.seeds)
 
     def run_of(self, number: int, seed: int) -> str:
-        """Return the name of a trial's run, such as `NAME-007-s1`."""
+        """Return the name of the run of trial `number` with `seed`, such as `NAME-007-s1`."""
         return f"{self.name}-{number:03d}-s{seed}"
 
     @property
     def folder(self) -> Path:
-        """Folder of the study (Optuna's database) and of the logs of the trials."""
+        """Folder of the study (Optuna's SQLite file) and of the runs' logs."""
         checkpoint = self.config.checkpoint
         return run_root(checkpoint.store, checkpoint.local) / ".sweeps"
 
@@ -121,7 +121,7 @@ class Sweep:
 class TrialResult:
     number: int
     state: str
-    """finished, pruned, refused (its settings cannot be trained) or unfinished."""
+    """finished, pruned (stopped early), refused (its settings cannot be trained) or unfinished."""
     settings: Mapping[str, Any]
     champions: Mapping[int, Sequence[float]]
     """By the seed of each run that has a checkpoint: validation fitness of the champion after each generation."""
@@ -134,7 +134,7 @@ class TrialResult:
 
     @property
     def spread(self) -> float | None:
-        """Standard deviation of these over the seeds; None for a single seed."""
+        """Standard deviation of that fitness over the runs (seeds); None for a single run, or unless finished."""
         finished = self.state == "finished" and len(self.champions) > 1
         return stdev(run[-1] for run in self.champions.values()) if finished else None
 
@@ -153,7 +153,7 @@ def _locked(sweep: Sweep) -> Iterator[None]:
 
 
 class _Trials:
-    """Trains the trials of a sweep; its threads use the study one at a time."""
+    """Trains the trials of a sweep in threads that call `train`; a lock lets one thread at a time use the study."""
 
     def __init__(self, sweep: Sweep, study: "Study", say: Callable[[str], None]) -> None:
         self._sweep = sweep
@@ -163,7 +163,7 @@ class _Trials:
         self._waiting = study.unfinished()
 
     def train(self, train: Train, is_stopped: IsStopped) -> None:
-        """Train one trial after another until there is none left."""
+        """Train one trial after another, until the sweep has enough or `is_stopped()` is true."""
         while not is_stopped() and (trial := self._next()) is not None:
             self._say(f"trial {trial.number} begins: {_in_words(trial.params)}")
             self._say(f"trial {trial.number}: {self._train(trial, train, is_stopped)}")
@@ -177,7 +177,7 @@ class _Trials:
             return None if number is None else self._study.trials()[number]
 
     def _train(self, trial: Any, train: Train, is_stopped: IsStopped) -> str:  # noqa: ANN401 - Optuna's
-        """Train the runs of a trial one after another, and return how it ended; the study may prune it."""
+        """Train the runs of a trial one after another, until the study prunes it; return how it ended, as a clause."""
         from eigen_core.judging.sweeps import as_settings
         from eigen_core.runs.handle import Run
 
@@ -189,7 +189,7 @@ class _Trials:
                 for seed in sweep.all_seeds
             ]
         except InputError as error:
-            # These values contradict each other.
+            # The values of the varied settings contradict each other.
             return self._refused(number, str(error))
 
         def is_behind() -> bool:

@@ -1,4 +1,4 @@
-"""The commands train and resume: as a flow run where a Prefect server is known, else in this process."""
+"""The commands `eigen train` and `eigen resume`: they train as a Prefect flow run, without a server without Prefect."""
 
 import logging
 import os
@@ -57,7 +57,7 @@ def train(
         bool, flag("--profile", "Profile the second generation of this process; files in NAME-profile/.")
     ] = False,
 ) -> None:
-    """Train a run, or continue it if there is one of that name with the same settings."""
+    """Train a run; if a run of this name exists and has the same settings, continue it."""
     config = options.config()
     name = default_run_name(config.preset) if options.run is None else options.run
     if profile:
@@ -90,12 +90,12 @@ def resume(
     name: RunName,
     *,
     generations: Annotated[str | None, option("N", "Train up to this generation.")] = None,
-    data: Annotated[str | None, option("PATH", "Where the run's prices are here.", "where they were")] = None,
+    data: Annotated[str | None, option("PATH", "Path of the run's prices on this machine.", "as last time")] = None,
     options: RunOptions,
 ) -> None:
-    """Continue a run from its newest good checkpoint; the result is that of a run without a break.
+    """Continue a run from its newest undamaged checkpoint; the result is that of a run without interruption.
 
-    Only settings that do not change this result can be given, such as workers.
+    --set accepts only settings that do not change this result, such as workers.
     """
     from eigen_core.config import merge
     from eigen_core.config.loading import config_from_values, parse_assignments
@@ -116,9 +116,10 @@ def resume(
 
 @contextmanager
 def prepared_to_train(name: str, settings: "CheckpointConfig", console: Console | None = None) -> Iterator[Display]:
-    """Handle signals, show the display, and check what needs neither torch nor Prefect, which take seconds to import.
+    """Handle Ctrl-C and SIGTERM, show a display, and check the run's name, its remote store and RLIMIT_AS; then yield.
 
-    Environment variables then name the Prefect server to use: one that is configured, or that `eigen up` has started.
+    These checks precede the imports of torch and Prefect, which take seconds. Without a configured Prefect server, the
+    environment variables are set to those of the server that `eigen up` has started here, if it answers.
     """
     from flows.server.servers import server_for_training
     from flows.server.state_directory import StateDirectory
@@ -165,7 +166,7 @@ def _train(config: "Config", name: str, display: Display) -> None:
 
 
 def answering_server() -> bool:
-    """Return whether a Prefect server is configured; raise an `InputError` if it does not answer."""
+    """Return whether a Prefect server is configured; raise `InputError` if it is and does not answer."""
     from flows.server.servers import configured_api, require_answer
 
     url = configured_api(os.environ)
@@ -175,7 +176,7 @@ def answering_server() -> bool:
 
 
 def is_finished(config: "Config", name: str) -> bool:
-    """Return whether the store has all generations of `config`, which may be more than the run was last trained for."""
+    """Return whether the store has `config.generations` generations of the run `name`; their number may be raised."""
     from eigen_core.runs.handle import Run
 
     run = Run(config.checkpoint, name)
@@ -184,7 +185,7 @@ def is_finished(config: "Config", name: str) -> bool:
 
 @contextmanager
 def refused_with_its_plan(config: "Config", console: Console) -> Iterator[None]:
-    """Print the plan of a run that does not fit; raise `StoppedByMemory` for that and for allocations that fail."""
+    """Raise `StoppedByMemory` if the block finds that the run does not fit (and print its plan), or lacks memory."""
     try:
         yield
     except Exception as error:
@@ -201,12 +202,13 @@ def refused_with_its_plan(config: "Config", console: Console) -> Iterator[None]:
 
 
 def require_trainable(config: "Config", name: str) -> "tuple[Sequence[str], RunPlan]":
-    """Refuse a configuration that cannot be trained here as the run `name`; write nothing.
+    """Check that this machine can train the run `name` with a configuration; write nothing.
 
-    Returns a description of the data, in sentences, and the plan of the run.
+    Returns the description of the data, in sentences, and the plan of the run.
 
     Raises:
-        InputError: the data, or the configuration with them, cannot be used, or the run was trained on other data.
+        InputError: the data or the configuration cannot be used, the run was trained on other data, a tracker is not
+            installed, or the Dask scheduler does not answer.
         RunTooLargeError: the run does not fit into memory or disk.
     """
     from eigen_core.checkpoint.integrity import DamagedGenerationError
@@ -235,7 +237,7 @@ def require_trainable(config: "Config", name: str) -> "tuple[Sequence[str], RunP
 
 @contextmanager
 def _shown_on(display: Display, name: str, config: "Config") -> Iterator[None]:
-    """Show the training in the block, let the first signal stop it, and convert errors as `errors_as_stops` does."""
+    """Show the training in the block, let the first Ctrl-C or SIGTERM stop it, and wrap it in `errors_as_stops`."""
     # Bars and warnings must share a console; lines on a pipe must not be mixed with them.
     console, root = display.console, logging.getLogger()
     handler = ConsoleHandler(console if console.is_terminal else Console(stderr=True), display.signals)
@@ -291,8 +293,8 @@ def train_as_flows(runs: "Sequence[tuple[str, Config]]", display: Display) -> No
 def errors_as_stops(display: Display, name: str, config: "Config") -> Iterator[None]:
     """Raise `Stopped` for Ctrl-C, the memory guard, non-finite numbers and failures of disks, stores and workers.
 
-    Its message says which checkpoint there is and how to continue: of the run that was trained last, or of run `name`
-    if none was trained yet.
+    Its message names the newest checkpoint on this machine, and the command that continues the run: the last one whose
+    training began, else `name`. `RunTooLargeError`, and `InputError` before a training begins, are raised unchanged.
     """
     from eigen_core.checkpoint.locks import LeaseLostError
     from eigen_core.machine import MemoryGuardError
@@ -317,7 +319,7 @@ def errors_as_stops(display: Display, name: str, config: "Config") -> Iterator[N
     except FloatingPointError as error:
         # The same computation from the same checkpoint ends in the same way.
         raise Stopped(
-            f"{error} A resume would end in the same way: correct its cause, or train another run with other "
+            f"{error} A resume would end in the same way: correct the cause, or train another run with other "
             f"settings. {_what_is_saved(*last())}."
         ) from error
     except OSError as error:
@@ -332,7 +334,7 @@ def _memory_report(name: str, config: "Config") -> str:
     from eigen_core.runs.journals import memory_reports
 
     reports = memory_reports(RunLocation.of(config.checkpoint, name).root / name)
-    report = f"The report is {reports[0]} ({command_for('memory', config, name)} shows it). " if reports else ""
+    report = f"The memory report is {reports[0]} ({command_for('memory', config, name)} shows it). " if reports else ""
     return f"{report}Free memory or raise the limit first."
 
 
@@ -341,7 +343,7 @@ def _where_it_stands(name: str, config: "Config") -> str:
 
 
 def _what_is_saved(name: str, config: "Config") -> str:
-    """Return a sentence about this machine's checkpoints; a remote store is not read, since it may have failed."""
+    """Return a sentence about a run's newest local checkpoint; a remote store is not read, since it may have failed."""
     from eigen_core.checkpoint.run_contents import RunLocation
 
     location = RunLocation.of(config.checkpoint, name)

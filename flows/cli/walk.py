@@ -1,4 +1,4 @@
-"""The command eigen walk: an ordinary run for each fold of days, and what the folds earn together."""
+"""The command `eigen walk`: a run for each fold (days to train on, days that follow), and the account of all folds."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -87,18 +87,18 @@ Each fold is trained on days before those that it plays. Its runs, `NAME-fold-1-
 def walk(
     name: Annotated[str, typer.Argument(help="Name of the walk; its runs begin with it.", metavar="NAME")],
     *,
-    folds: Annotated[int, number("Spans of days that are played.", most=1_000)] = 6,
-    seeds: Annotated[int, number("Runs of each fold.", most=1_000)] = 1,
-    span_days: Annotated[int | None, number("Days that each fold plays.", shown="market.holdout_days")] = None,
-    jobs: Annotated[int | None, number("Runs trained at a time, each in a process of its own.", most=1_000)] = None,
+    folds: Annotated[int, number("Number of folds.", most=1_000)] = 6,
+    seeds: Annotated[int, number("Runs of each fold, with different seeds.", most=1_000)] = 1,
+    span_days: Annotated[int | None, number("Days that each fold trades.", shown="market.holdout_days")] = None,
+    jobs: Annotated[int | None, number("Runs trained at a time, each in another process.", most=1_000)] = None,
     runs_on: RunsOn = None,
     train_days: Annotated[
-        str, option("N|growing", "Days that each fold is trained on; growing: all before.")
+        str, option("N|growing", "Training days of each fold; growing: all days before its validation.")
     ] = "growing",
     options: RunOptions,
     as_json: Json = False,
 ) -> None:
-    """Train, then play the days that follow, fold after fold: years that no agent was trained or chosen on."""
+    """Walk-forward test: train, let the champion trade the days that follow, move on by these days, and repeat."""
     from eigen_core.config.loading import load_config
 
     given = options.with_store().settings()
@@ -195,7 +195,7 @@ def _train_side_by_side(
 
 
 def _own_settings(config: "Config") -> list[str]:
-    """Return the settings in which a run of a walk differs from the options of the command."""
+    """Return the settings `key=value` that a run of a walk has beside the command's options: dates, purge and seed."""
     market = config.market
     first = [] if market.first_date is None else [f"market.first_date={market.first_date}"]
     last = [f"market.last_date={market.last_date}", f"market.purge_days={market.purge_days}"]

@@ -130,7 +130,7 @@ def test_the_guards_end_says_why_where_the_report_is_and_how_to_go_on(
     monkeypatch.setattr("eigen_core.run.train_run", train)
     said = eigen("resume", "run", code=3).stderr
     assert said.count("\n") == 1
-    assert said.startswith("eigen: memory: 4.00 GB of 4.20 GB in train of generation 3. The report is ")
+    assert said.startswith("eigen: memory: 4.00 GB of 4.20 GB in train of generation 3. The memory report is ")
     assert str(written[0]) in said
     assert "(eigen memory run shows it)" in said
     assert f"The last checkpoint is generation 2 in {tmp_path / 'runs' / 'run'}." in said

@@ -178,7 +178,9 @@ def test_folds_that_workers_train_end_with_the_bits_of_one_machine(
                 scheduler.kill()
                 said = leader.communicate(timeout=WAIT_SECONDS)
             assert leader.returncode == 1, said
-            assert "The scheduler cannot be reached any more. Run the same command again" in "".join(said)
+            assert "The Dask scheduler of --runs-on cannot be reached any more. Run the same command again" in "".join(
+                said
+            )
             command = ["walk", "led", *options]
         ended = run_eigen(command, environment=environment, folder=tmp_path, timeout=300.0)
     assert ended.returncode == 0, ended.stderr
