@@ -28,11 +28,12 @@ COLOURS = (VERMILLION, BLUE, GREEN, PURPLE, ORANGE, SKY, INK)
 """Colours of the runs: at most this many are compared."""
 
 Account = tuple[str, EquityCurve, Metrics]
+"""Name, equity and metrics of an account."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Backtests of runs on the same days; `file`: the HTML page, None if none was written."""
+    """Backtests of agents of several runs on the same days; `file`: the HTML page, None if none was written."""
 
     played: Sequence[Backtest]
     file: Path | None = None
@@ -43,7 +44,7 @@ class Comparison:
 
     @cached_property
     def benchmarks(self) -> Mapping[str, Account]:
-        """The benchmark of each run. If they differ, by prices or costs, their names include the runs."""
+        """The benchmark of each run. If they differ, since prices or costs do, the name of each includes its runs."""
         benchmarks = {
             run: (NAMES[name], played.baselines[name], played.baseline_metrics[name])
             for run, played in self.runs.items()
@@ -59,19 +60,19 @@ class Comparison:
 
     @property
     def benchmark(self) -> Account | None:
-        """The common benchmark; None if there are several."""
+        """The benchmark that all runs have in common; None if theirs differ."""
         first, *others = self.benchmarks.values()
         return first if all(name == first[0] for name, _, _ in others) else None
 
     @property
     def accounts(self) -> Mapping[str, tuple[EquityCurve, Metrics]]:
-        """All accounts by name: the runs', then the benchmarks, without duplicates."""
+        """Equity and metrics by name: first the accounts of the runs, then the benchmarks, equal ones once."""
         runs = {run: (played.curve, played.metrics) for run, played in self.runs.items()}
         return runs | {name: (curve, found) for name, curve, found in self.benchmarks.values()}
 
     @property
     def differences(self) -> Mapping[str, Mapping[str, str]]:
-        """Settings that differ: dotted key, then the value of each run."""
+        """Settings that differ between the runs: by dotted key, the value of each run as text."""
         return differing_settings({one.run: one.config for one in self.played})
 
     @property
@@ -99,10 +100,10 @@ def comparison_page(compared: Comparison) -> str:
 
 
 def write_comparison(store: str, runs: Sequence[str], *, span: str | None, agent: str, file: Path | None) -> Comparison:
-    """Play runs over the same days, and write a page with their curves if a file is given.
+    """Backtest runs over the same days (see `backtest`), and write an HTML page with their curves if `file` is given.
 
     Raises:
-        InputError: as in `backtest`; one run, too many or one twice; their days differ; the file cannot be written.
+        InputError: as in `backtest`; fewer than 2, too many or equal runs; different days; `file` cannot be written.
     """
     if not 2 <= len(set(runs)) == len(runs) <= len(COLOURS):
         raise InputError(f"Give from two to {len(COLOURS)} different runs to compare, not {', '.join(runs)}.")

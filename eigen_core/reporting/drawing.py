@@ -1,7 +1,7 @@
 """Draw the plots of a run in a separate process: `python -P -m eigen_core.reporting.drawing`.
 
-It reads lines of JSON: the number of records and the learner's curves, then the records, then the telemetry. Its
-standard output, a ZIP archive of the plots, is a file rather than a pipe: nothing blocks if the parent is killed.
+It reads lines of JSON: the number of generation records and the learner's curves, the records, and the telemetry. Its
+standard output, a ZIP archive of the plots, is a file rather than a pipe: it does not block if its parent is killed.
 """
 
 import gc
@@ -25,11 +25,11 @@ _NICENESS = 10
 
 
 class DrawingError(RuntimeError):
-    """The plots could not be drawn."""
+    """The process that draws the plots failed; the message has its last line of output, or its exit status."""
 
 
 class Drawing:
-    """Draws the plots of a run once, in a process that starts here and waits for `begin`.
+    """Draws the plots of a run once, in a process that the constructor starts and that waits for `begin`.
 
     Raises:
         OSError: the process cannot be started.
@@ -61,7 +61,7 @@ class Drawing:
         return self._process.poll() is not None
 
     def write(self, folder: Path) -> list[Path]:
-        """Wait for the plots, write each into `folder` in one step, and return the files; may raise `DrawingError`."""
+        """Wait for the plots; write each into `folder` in one step, and return the files. Raises `DrawingError`."""
         status = self._process.wait()
         if status != 0:
             self._errors.seek(0)

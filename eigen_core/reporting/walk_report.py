@@ -1,4 +1,4 @@
-"""Results of walk-forward tests: the folds joined into one account, with tables and a plot."""
+"""Results of walk-forward tests (`Walk`): the folds' accounts joined into one account, with tables and a plot."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -26,6 +26,8 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class FoldResult:
+    """Backtest of the champion of `run`, which was trained for `fold` with `seed`, on the days that the fold plays."""
+
     fold: Fold
     seed: int
     run: str
@@ -34,9 +36,10 @@ class FoldResult:
 
 @dataclass(frozen=True, kw_only=True)
 class WalkResult(SpanResult):
-    """Earnings of a walk's champions: an equal share of the capital for each seed, carried from fold to fold.
+    """Earnings of a walk's champions, one per fold and seed. A seed's account is carried from fold to fold.
 
-    `played` has the folds seed by seed, in the order of the days; `curves` has each seed's account over all folds.
+    `curve` is the mean of the seeds' accounts, as if each had an equal share of the capital. `curves`: the account of
+    each seed over all folds, with the full capital. `played` has the folds seed by seed, in the order of their days.
     """
 
     walk: Walk
@@ -48,23 +51,23 @@ class WalkResult(SpanResult):
 
     @cached_property
     def interquartile(self) -> tuple[float, float, float]:
-        """Interquartile mean of the seeds' total returns, with its 95 % interval; see `interquartile_mean`."""
+        """Interquartile mean of the seeds' total returns (fractions), then the bounds of its 95 % interval."""
         returns = np.array([curve.equity[-1] / curve.capital - 1.0 for curve in self.curves.values()])
         return interquartile_mean(returns, self.walk.config.seed)
 
     @cached_property
     def verdict(self) -> Verdict:
-        """The verdict on the account over all folds, corrected for the looks at the fold that has the most looks."""
+        """The verdict on `curve`, corrected for the looks (results in the evaluation log) at the fold with the most."""
         return verdict_on(self, self.walk.config, looks=max(one.played.looks.count for one in self.played))
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Sentences about a damaged evaluation log, the same for all folds."""
+        """Sentences that are shown if the evaluation log is damaged; they are the same for all folds."""
         return self.played[-1].played.looks.warnings
 
 
 def play_walk(walk: Walk) -> WalkResult:
-    """Let the champions of a trained walk play its folds; for errors see `backtest`."""
+    """Join the results of `backtest` for the champion of each run of a trained walk on the days of its fold."""
     store = walk.config.checkpoint.store
     played = [
         FoldResult(fold, seed, walk.run_of(fold, seed), backtest(store, walk.run_of(fold, seed), span="holdout"))
@@ -79,7 +82,6 @@ def play_walk(walk: Walk) -> WalkResult:
         name: mean_curve([concat_curves([one.baselines[name] for one in spans]) for spans in seeds])
         for name in first.baselines
     }
-    # The n-th draws of all folds make one account, as the folds of a seed do.
     matched, timing = (
         replace(found[0], total_returns=_joined_returns([one.total_returns for one in found], len(seeds)))
         for found in ([one.matched for one in every], [one.timing for one in every])
@@ -110,7 +112,10 @@ def play_walk(walk: Walk) -> WalkResult:
 
 
 def _joined_returns(returns: Sequence[Values], seeds: int) -> Values:
-    """Return each draw's total return over all folds, averaged over seeds; folds with fewer draws repeat theirs."""
+    """Return total returns over all folds, averaged over seeds: of the n-th random trader in each of the folds.
+
+    `returns`: of each fold's traders, float64 `[draws]`, seed by seed; folds with fewer traders repeat theirs.
+    """
     most = max(map(len, returns)) if all(map(len, returns)) else 0
     grown = np.array([1.0 + np.resize(one, most) for one in returns])
     joined: Values = grown.reshape(seeds, -1, most).prod(axis=1).mean(axis=0) - 1.0
@@ -118,7 +123,7 @@ def _joined_returns(returns: Sequence[Values], seeds: int) -> Values:
 
 
 def pool_excess(seeds: Sequence[Sequence[Excess | None]]) -> Excess | None:
-    """Return the excess over all trades or days; None without trades. `seeds` has the excess of each fold by seed.
+    """Return the excess over the trades or days of all folds, None if no fold has one; `seeds`: each fold's, by seed.
 
     Over the folds of a seed, whose days differ, squared standard errors add up. Over seeds, which trade on the same
     days, standard errors add up, as if fully correlated; so degrees of freedom add up over folds, and not over seeds.
@@ -143,7 +148,7 @@ def pool_excess(seeds: Sequence[Sequence[Excess | None]]) -> Excess | None:
 
 
 def write_walk(result: WalkResult) -> Path:
-    """Write accounts and folds as CSV and Parquet, and a plot; return their folder. May raise `InputError`."""
+    """Write equity and folds as CSV and Parquet, and equity.png, and return their folder; may raise `InputError`."""
     folder = folder_of(result.walk)
     write_table(equity_table(result), folder / "equity")
     write_table(pd.DataFrame([fold_row(one) for one in result.played]), folder / "folds")
@@ -152,7 +157,7 @@ def write_walk(result: WalkResult) -> Path:
 
 
 def equity_table(result: WalkResult) -> pd.DataFrame:
-    """Return the equity of each day (money): date, fold, equity, `seed_N` for each seed, then each baseline."""
+    """Return one row a day: date, fold, equity (money); then the equity by seed as `seed_N`, and of each baseline."""
     first_seed = result.of_seed(result.walk.config.seed)
     days = [np.full(len(played.curve.dates), number) for number, played in enumerate(first_seed, 1)]
     return pd.DataFrame(
@@ -167,7 +172,7 @@ def equity_table(result: WalkResult) -> pd.DataFrame:
 
 
 def fold_row(one: FoldResult) -> dict[str, str | int | float | None]:
-    """Return a fold's dates, and the returns of its champion and of baselines, as fractions."""
+    """Return a row for one fold and seed: dates, returns of champion and baselines (fractions), its excess (%)."""
     played, excess = one.played, one.played.excess
     return {
         "fold": one.fold.number,
