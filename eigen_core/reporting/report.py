@@ -51,6 +51,8 @@ from eigen_core.trading.metrics import Metrics
 
 @dataclass(frozen=True)
 class Fact:
+    """A figure of a report as text; `note`: smaller text beside the value."""
+
     name: str
     value: str
     note: str = ""
@@ -58,7 +60,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting of a run; `preset` is the preset's value, None if that is the same."""
+    """A setting of a run as text; `preset`: the preset's value, None if it is the same or depends on the machine."""
 
     key: str
     value: str
@@ -67,15 +69,16 @@ class Setting:
 
 @dataclass(frozen=True)
 class Report:
-    """Content of a report about agents of a run, or about a walk.
+    """Content of a report about agents of a run, or about a walk (a walk-forward test, `Walk`).
 
     Attributes:
-        run, agent, span: the run's or walk's name, the agents in words, and the days.
+        run, agent, span: name of the run or walk; the agents in words; holdout, validation, walk, or two dates.
         facts: figures on which the verdict rests.
-        looks, warnings: how many results on these days were seen, and limits of the metrics, as sentences.
+        looks: sentences on the number of results of agents on these days in the evaluation log.
+        warnings: sentences on a champion that was chosen on these days, and on a damaged evaluation log.
         data: source of the prices and findings in them, as sentences.
         commands: command lines that reproduce this report, in order.
-        hashes: of weights, replay and data, and the CPU or GPU that computed them.
+        hashes: of the weights, the replay buffer and the data; also the CPU or GPU that computed the run, if known.
         folds: folds of a walk; empty for a run.
     """
 
@@ -109,7 +112,7 @@ _OF_THIS_MACHINE = (*MACHINE_SETTINGS, "device", "cuda_graphs", "threads", "work
 
 
 def settings_of(config: Config) -> list[Setting]:
-    """Return all settings of a run, with the preset's value if it differs; paths only by their last part."""
+    """Return all settings of a run, with the preset's values that differ; of a path only its last part, its name."""
     preset = {row.setting.key: row.value for row in explain(Config(preset=config.preset))}
     rows = explain(config)
     return [
@@ -125,7 +128,7 @@ def settings_of(config: Config) -> list[Setting]:
 
 
 def training_command(config: Config, run: str) -> str:
-    """Return the command line that trains the same run, without settings that belong to a machine."""
+    """Return the command line that trains the same run, without settings of a machine, such as the store or device."""
     return shlex.join(["eigen", "train", "--run", run, *options_of(config)])
 
 
@@ -141,7 +144,7 @@ def options_of(config: Config) -> list[str]:
 
 
 def differing_settings(configs: Mapping[str, Config]) -> dict[str, dict[str, str]]:
-    """Return the settings in which runs differ: dotted key, then the value of each run."""
+    """Return the settings in which runs differ: by dotted key, the value of each run as text."""
     values = {run: {row.setting.key: row.value for row in explain(config)} for run, config in configs.items()}
     return {
         key: {run: _setting_text(key, of_run.get(key)) for run, of_run in values.items()}
@@ -157,7 +160,7 @@ def _setting_text(key: str, value: object) -> str:
 
 
 def _option_text(value: object) -> str:
-    """Return a value in the form that the command line accepts."""
+    """Return the value of a setting in the form that `--set` accepts."""
     if value is None:
         return ""
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
@@ -199,12 +202,12 @@ METRICS: dict[str, tuple[str, Callable[[float], str]]] = {
     "alpha": ("Alpha (ann.)", _fraction),
     "information_ratio": ("Information Ratio", ratio),
 }
-"""Title and format of each metric, in the order of the table."""
+"""Title and format of each field of `Metrics`, in the order of the table."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table; `shade` from 1 (gain) to -1 (loss)."""
+    """A cell of a table; `shade`: its background, from 1 (gain, full green) to -1 (loss, full orange); 0: none."""
 
     text: str
     shade: float = 0.0
@@ -212,7 +215,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of a page; the first cell of a row is its heading. `left`: headings of left-aligned columns."""
+    """A table of an HTML page; the first cell of a row is the row's heading. `left`: columns that are left-aligned."""
 
     caption: str
     columns: Sequence[str]
@@ -233,13 +236,13 @@ def _text(value: float | None, text: Callable[[float], str]) -> str:
 
 
 def basis_of_metrics(played: SpanResult) -> str:
-    """Return a sentence on the returns, periods and rate from which annual metrics are computed."""
+    """Return a sentence: metrics use daily returns, so many periods a year, and this risk-free rate."""
     risk_free = percent(played.risk_free, 2)
     return f"Daily returns, {played.periods_per_year} periods a year, risk-free rate {risk_free} a year."
 
 
 def calendar_table(curve: EquityCurve) -> Table:
-    """Return the return of each month and year of an account; of incomplete ones, over the days that it has."""
+    """Return a table of an account's returns by month and year; an incomplete month counts the days of the account."""
     months = _compounded(curve, "M")
     rows = []
     for year, total in _compounded(curve, "Y").items():
@@ -256,7 +259,7 @@ def yearly_table(curves: Mapping[str, EquityCurve]) -> Table:
 
 
 def _compounded(curve: EquityCurve, unit: Literal["M", "Y"]) -> dict[str, float]:
-    """Return the return of each month or year, by its name (2013-01, 2013)."""
+    """Return the account's return in each month or year (a fraction), by name: 2013-01, 2013."""
     periods = curve.dates.astype(f"datetime64[{unit}]").astype(str)
     names, which = np.unique(periods, return_inverse=True)
     growth = [float(np.prod(1.0 + curve.returns[which == index])) for index in range(len(names))]
@@ -268,7 +271,7 @@ def _cell(fraction: float | None, full: float) -> Cell:
 
 
 def trade_tables(trades: pd.DataFrame) -> list[Table]:
-    """Return tables of the first, last, best and worst trades; one table if there are few trades."""
+    """Return tables of the first, last, best and worst of the trades (`SpanResult.trades`); one table of up to 10."""
     ordered = trades.sort_values("fill", kind="stable")
     if len(ordered) <= 2 * _SHOWN_TRADES:
         return [_trades("All trades", ordered)] if len(ordered) else []
@@ -293,9 +296,9 @@ def _trades(caption: str, trades: pd.DataFrame) -> Table:
 
 
 def assets_table(by_asset: pd.DataFrame, capital: float, weights: pd.DataFrame | None = None) -> Table:
-    """Return the gain of each asset, best first; of many assets only the best and the worst.
+    """Return a table of the gain of each asset, best first; of more than 20 assets only the 10 best and the 10 worst.
 
-    With `weights` of a portfolio (a row a day, a column a symbol), show the mean weight instead of the trades won.
+    `by_asset` and `weights` are of `SpanResult`. With weights, show means of them, not the share of trades with a gain.
     """
     held = None if weights is None else weights.mean()
     assets = by_asset.to_dict("records")
@@ -318,7 +321,7 @@ def assets_table(by_asset: pd.DataFrame, capital: float, weights: pd.DataFrame |
 
 
 def rows_table(caption: str, rows: Sequence[Mapping[str, str]], numbers: Collection[str] = ()) -> Table:
-    """Return rows with equal columns as a table; columns in `numbers` are right-aligned."""
+    """Return rows, which all have the same columns, as a table; columns in `numbers` are right-aligned."""
     columns = tuple(rows[0]) if rows else ()
     cells = [[Cell(str(row[column])) for column in columns] for row in rows]
     return Table(caption, columns, cells, frozenset(columns) - frozenset(numbers))
@@ -331,7 +334,7 @@ _DAYS = {"holdout": "Holdout", "validation": "Validation days", _WALK: "Walk-for
 
 
 def write_report(store: str, run: str, *, span: str | None, agent: str, file: Path) -> Report:
-    """Play an agent of a run over a span of days and write the report to an HTML file; see `backtest`."""
+    """Backtest agents of a run over a span of days and write the report to an HTML file; see `backtest`."""
     require_place(file)
     report = report_of(backtest(store, run, span=span, agent=agent), status_of(store, run))
     write_page(report_page(report), file)
@@ -339,7 +342,7 @@ def write_report(store: str, run: str, *, span: str | None, agent: str, file: Pa
 
 
 def write_walk_report(store: str, name: str, file: Path) -> Report:
-    """Play the folds of a finished walk with its champions, and write the report to an HTML file; see `load_walk`."""
+    """Backtest the champions of a finished walk on its folds, and write the report to an HTML file; see `load_walk`."""
     require_place(file)
     report = report_of_walk(play_walk(load_walk(store, name)))
     write_page(report_page(report), file)
@@ -410,7 +413,7 @@ def _report(played: SpanResult, verdict: Verdict, config: Config, hashes: Sequen
 
 
 def agent_in_words(played: Backtest, status: RunStatus) -> str:
-    """Return a description of the agents that played: "champion, agent 3 of generation 7"."""
+    """Return a description of the agents that traded, such as "champion, agent 3 of generation 7"."""
     if played.agent == "champion":
         last = status.history[-1]
         return f"champion, agent {last.champion_agent} of generation {last.champion_generation}"
@@ -420,7 +423,7 @@ def agent_in_words(played: Backtest, status: RunStatus) -> str:
 
 
 def looks_in_words(looks: Looks, verdict: Verdict) -> str:
-    """Return how many looks at these days are known, and for how many the verdict is corrected."""
+    """Return sentences: how many results on these days the evaluation log has, and how many correct the verdict."""
     known = f"{count(looks.count, 'result')} on these days {'is' if looks.count == 1 else 'are'} in the evaluation log"
     runs = f"of {'run' if len(looks.runs) == 1 else 'runs'} {', '.join(looks.runs)}"
     sharpes = f"; the best daily Sharpe ratio among them is {max(looks.sharpes):.3f}" if looks.sharpes else ""
@@ -428,7 +431,7 @@ def looks_in_words(looks: Looks, verdict: Verdict) -> str:
 
 
 def facts_of(played: SpanResult, verdict: Verdict) -> list[Fact]:
-    """Return the figures on which a verdict rests: earnings and baselines' earnings, and probabilities of luck."""
+    """Return the figures on which a verdict rests: the agents' earnings, the benchmark's, and probabilities of luck."""
     figures, benchmark = played.metrics, played.baseline_metrics[played.benchmark]
     excess, matched, interval = played.excess, played.matched, verdict.sharpe_interval
     name, looks = NAMES[played.benchmark].lower(), count(verdict.looks, "look")
@@ -457,12 +460,11 @@ def facts_of(played: SpanResult, verdict: Verdict) -> list[Fact]:
 
 
 def is_report_of_walk(store: str, name: str, *, span: str | None, agent: str) -> bool:
-    """Return whether `name` means a walk, not a run.
-
-    `span` and `agent` are those of `backtest`; `span` may also be `walk`.
+    """Return whether `name` means a walk (True) or a run; `span` and `agent`: as in `backtest`, `span` may be `walk`.
 
     Raises:
-        InputError: there is no run or walk of this name, the name is ambiguous, or a walk is given days or agents.
+        InputError: there is no run or walk of this name; there are both, and `span` does not decide; or a walk is
+            given a span other than `walk`, or agents other than its champions.
         StoreUnavailableError: the store does not answer.
     """
     run, walk = Run(CheckpointConfig(store=store), name).exists, is_walk(store, name)
@@ -545,7 +547,7 @@ def _all_metrics(report: Report) -> dict[str, Metrics]:
 
 
 def page(template: str, context: dict[str, Any]) -> str:
-    """Return a page from a template of this package; inserted text is escaped."""
+    """Return the HTML page of a template of this package with the variables `context`; inserted text is escaped."""
     return _environment().get_template(template).render(context | {"variables": variables()})
 
 
@@ -565,7 +567,7 @@ def _keep_percent_signs(value: object) -> object:
 
 
 def _after_headline(report: Report) -> str:
-    """Return the verdict's sentence without the claim that the headline makes."""
+    """Return the verdict's sentence, without its beginning if that repeats the headline."""
     claim, colon, rest = report.verdict.statement.partition(": ")
     repeated = colon and claim.casefold() == HEADLINES[report.verdict.claim].casefold()
     return rest[:1].upper() + rest[1:] if repeated else report.verdict.statement
@@ -602,7 +604,7 @@ def _fold_rows(report: Report) -> list[dict[str, str]]:
 
 
 def report_markdown(report: Report, where: str) -> str:
-    """Return verdict, facts and metrics of a report as markdown; `where`: the file with plots and all tables."""
+    """Return verdict, facts and metrics of a report as markdown; `where`: path of the HTML file, which it names."""
     table = metrics_table(_all_metrics(report), "")
     columns = ("Figure", *table.columns[1:])
     rows: list[Row] = [{column: cell.text for column, cell in zip(columns, row, strict=True)} for row in table.rows]

@@ -1,4 +1,4 @@
-"""The plots of a report: SVG drawn for two widths, in the colours and font of the page."""
+"""The plots of the HTML reports: SVG, drawn for a wide and a narrow page, in the colours and font of the page."""
 
 import io
 import re
@@ -50,7 +50,7 @@ NAMES = {
     "classic": "Classic rule",
     "initial_population": "Initial agents",
 }
-"""Names of the baselines in reports."""
+"""Names of the baselines in reports, by their key in `SpanResult.baselines`."""
 BASELINE_COLOURS = {
     "cash": MUTED,
     "equal_weight": BLUE,
@@ -66,7 +66,7 @@ _DASHED = (0, (3.0, 2.0))
 _DECADE = 8.0
 _LABEL_PIXELS = 12.0
 _LONGEST_NAME = 20
-# A ratio over fewer days means nothing.
+# Least and usual number of days in a window of rolling metrics: a ratio over fewer days means nothing.
 _LEAST_WINDOW = 20
 _WINDOW = 126
 
@@ -96,9 +96,9 @@ def draw_equity(
 
     Args:
         axes: axes of the plot.
-        curves, colours: equity and colour by name of the account.
-        ends: last dates of folds, as YYYY-MM-DD; all but the last are marked.
-        narrow: leave out the names at the ends of the lines.
+        curves, colours: equity and colour (hexadecimal) by name of the account.
+        ends: last dates of a walk's folds, as YYYY-MM-DD; all but the last are marked by dotted lines.
+        narrow: draw for a narrow page, with fewer dates and without names at the ends of the lines.
     """
     labels = []
     for position, (name, curve) in enumerate(curves.items()):
@@ -145,19 +145,19 @@ def drawdown_plot(played: SpanResult) -> Markup:
 
 
 def window_of(days: int) -> int:
-    """Return the days in a window of rolling metrics: half a year, less in a short span; 0 if it is too short."""
+    """Return the days in a window of rolling metrics: 126, or a third of the span's `days`; 0 if that is below 20."""
     window = min(_WINDOW, days // 3)
     return window if window >= _LEAST_WINDOW else 0
 
 
 def rolling_sharpe(curve: EquityCurve, window: int, periods_per_year: float, risk_free: float) -> Values:
-    """Return the Sharpe ratio of the `window` days up to each day, float64 `[days]`; NaN if undefined."""
+    """Return the annual Sharpe ratio over the `window` days up to each day, float64 `[days]`; NaN if undefined."""
     excess = pd.Series(curve.returns - daily_rates(risk_free, curve.dates)).rolling(window)
     return _ratios(excess.mean() * periods_per_year**0.5, excess.std())
 
 
 def rolling_beta(returns: Values, market: Values, window: int) -> Values:
-    """Return beta in the `window` days up to each day, float64 `[days]`; NaN if undefined."""
+    """Return beta of daily returns on the market's over the `window` days up to each day, float64 `[days]`, or NaN."""
     moves = pd.Series(market).rolling(window)
     return _ratios(moves.cov(pd.Series(returns)), moves.var())
 
@@ -168,7 +168,7 @@ def _ratios(numerators: "pd.Series[float]", denominators: "pd.Series[float]") ->
 
 
 def rolling_plots(played: SpanResult) -> list[tuple[str, Markup]]:
-    """Return plots of the rolling Sharpe ratio and beta, by name; empty in a short span."""
+    """Return plots of the rolling Sharpe ratio and beta, with their names; none if the span is too short."""
     curve, window = played.curve, window_of(len(played.curve.dates))
     if not window:
         return []
@@ -207,7 +207,7 @@ def exposure_plot(curve: EquityCurve) -> Markup:
 
 
 def weights_plot(weights: pd.DataFrame) -> tuple[Markup, dict[str, str]]:
-    """Return a plot of the equity's shares in the largest assets and in all others; and each one's colour."""
+    """Return a plot of the equity's shares in the largest assets and in all others, and the colours by asset."""
     order = weights.abs().mean().sort_values(ascending=False, kind="stable").index
     apart = list(order[: len(_WEIGHT_COLOURS)])
     shares = {str(symbol): weights[symbol].to_numpy() for symbol in apart}
@@ -268,7 +268,7 @@ def matched_plot(played: SpanResult) -> Markup:
 
 
 def _axes(axes: Axes, text: Callable[[float], str], *, narrow: bool, percentages: int = 0) -> None:
-    """Format axes over days: few ticks, a grid of y, no frame; `percentages`: number of percent ticks on y."""
+    """Format axes over days: few ticks, a grid of y, no frame; `percentages`: most ticks of y in percent; 0: others."""
     axes.margins(x=0.0)
     fewest, most = (2, 6) if narrow else (3, 8)
     locator = AutoDateLocator(minticks=fewest, maxticks=most)  # type: ignore[no-untyped-call]
@@ -283,7 +283,7 @@ def _axes(axes: Axes, text: Callable[[float], str], *, narrow: bool, percentages
 
 
 def _percentages(axis: Axis, ticks: int) -> None:
-    """Mark round percentages on an axis of fractions, with as many decimals as needed."""
+    """Put at most about `ticks` round percentages on an axis of fractions, with as many decimals as needed."""
     locator = MaxNLocator(nbins=ticks, steps=[1, 2, 5, 10])
     low, high = axis.get_view_interval()
     step = float(np.diff(locator.tick_values(low, high)).min())
@@ -293,7 +293,7 @@ def _percentages(axis: Axis, ticks: int) -> None:
 
 
 WIDE, NARROW = 880, 352
-"""Widths of the two forms of a plot (pixels of the page)."""
+"""Widths of a plot on a wide and on a narrow page (pixels of the page)."""
 
 # A unit of the drawing is a pixel of the page.
 _POINTS_PER_INCH = 72.0
@@ -326,7 +326,7 @@ _TEXT_COLOURS = {f"{name}-text": (label_colour(light), dark) for name, (light, d
 _PAPER = ("#FFFFFF", "#16181B")
 
 Draw = Callable[[Axes, bool], None]
-"""Draws a plot into axes, in the narrow form if the second argument is true."""
+"""Draws a plot into axes, for a narrow page if the second argument is True."""
 
 
 def variables() -> dict[str, tuple[str, str]]:
@@ -335,19 +335,19 @@ def variables() -> dict[str, tuple[str, str]]:
 
 
 def variable(colour: str) -> str:
-    """Return a colour of the style as the CSS variable of the page."""
+    """Return the CSS variable, such as `var(--blue)`, of a colour of `eigen_core.reporting.style`."""
     return next(f"var(--{name})" for name, (light, _) in _COLOURS.items() if light == colour)
 
 
 def plot(name: str, label: str, draw: Draw, *, height: int = 300, margins: tuple[int, int] = (64, 206)) -> Markup:
-    """Return a plot for a page in a wide and a narrow form; the page's CSS shows one of them.
+    """Return a plot as two SVG drawings, for a wide and a narrow page; the page's CSS shows one of them.
 
     Args:
         name: a name that is unique on the page.
         label: description for screen readers.
-        draw: draws each form.
-        height: of the wide form (pixels).
-        margins: left and right of the wide form's axes (pixels).
+        draw: called for each of the drawings.
+        height: of the wide drawing (pixels); the narrow one has 85 % of it.
+        margins: left and right of the axes in the wide drawing (pixels).
     """
     wide = _svg(f"{name}-wide", label, draw, (WIDE, height), margins, narrow=False)
     narrow = _svg(f"{name}-narrow", label, draw, (NARROW, round(0.85 * height)), (52, 12), narrow=True)
@@ -376,7 +376,7 @@ def _drawn(figure: Figure) -> str:
 
 
 def _inner(svg: str, name: str) -> str:
-    """Return the content of the SVG, with the page's colours and fonts, and ids that are unique on the page."""
+    """Return the content of an SVG drawing, with the page's colours and font, and ids that are unique on the page."""
     svg = svg[svg.index(">", svg.index("<svg")) + 1 : svg.rindex("</svg>")]
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
     used = set(re.findall(r"#([\w.-]+)\)?\"", svg))
