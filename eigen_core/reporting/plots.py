@@ -1,4 +1,4 @@
-"""The plots of a run: one function and one PNG file each."""
+"""The plots of a training run: one function and one PNG file each."""
 
 from collections.abc import Mapping, Sequence
 from itertools import cycle
@@ -57,7 +57,7 @@ from eigen_core.reporting.tables import FITNESS_PLOT, NO_GENERATION, champion_in
 # A slope over fewer generations is noise.
 _SLOPE_GENERATIONS = 10
 _TIMED_PHASES = ("evaluate", "train", "evolve", "checkpoint")
-# Letters that fit above a row of learning curves, in all descriptions together.
+# Letters that fit into a line above a row of learning curves, in the descriptions of all its curves together.
 _DESCRIPTIONS = 136
 
 
@@ -66,8 +66,8 @@ def write_plots(
 ) -> list[Path]:
     """Write every plot of a run into `folder` and return the files, in reading order.
 
-    Each file is replaced in one step. Plots without data say why they are empty. `telemetry` may lack generations. A
-    history that parses its records lazily (`RecordLog`) keeps memory small.
+    Each file is replaced in one step. Plots without data say why they are empty. `telemetry` (times and memory) may
+    lack generations; `curves`: the learner's. A history that parses its records lazily (`RecordLog`) saves memory.
     """
     return [
         plot_fitness(history, folder / FITNESS_PLOT),
@@ -79,7 +79,7 @@ def write_plots(
 
 
 def plot_fitness(history: Sequence[GenerationRecord], path: Path) -> Path:
-    """Plot, per generation, best and mean fitness, the best validation fitness, and the champion's (reward)."""
+    """Plot best and mean fitness of each generation, its best validation fitness, and the champion's (rewards)."""
     with figure_file(
         path, "Fitness and validation", _fitness_subtitle(history) if history else NO_GENERATION
     ) as figure:
@@ -133,7 +133,7 @@ def _draw_fitness(axes: Axes, history: Sequence[GenerationRecord]) -> None:
 
 
 def plot_learning(history: Sequence[GenerationRecord], path: Path, curves: Sequence[Curve]) -> Path:
-    """Plot the learner's statistics over the generations; generations without learning are gaps."""
+    """Plot statistics of the learner, `curves`, over the generations; generations without learning are gaps."""
     with figure_file(path, "Learning", _learning_subtitle(history)) as figure:
         if any(record.learning is not None for record in history):
             _draw_learning(figure, history, curves)
@@ -236,7 +236,7 @@ def _draw_memory(axes: Axes, telemetry: Sequence[Telemetry]) -> None:
 
 
 def _memory_slope(telemetry: Sequence[Telemetry]) -> str:
-    """Return a sentence on the growth of memory in the newer half of the run, by a least-squares line."""
+    """Return a sentence on how memory grew in the newer half of the run: the slope of a least-squares line."""
     newer = telemetry[len(telemetry) // 2 :]
     if len(newer) < _SLOPE_GENERATIONS:
         return ""
@@ -251,7 +251,7 @@ def _memory_slope(telemetry: Sequence[Telemetry]) -> str:
 
 
 def plot_diversity(history: Sequence[GenerationRecord], path: Path) -> Path:
-    """Plot the number of initial agents with descendants, and the mean distance between policies (%)."""
+    """Plot the number of initial agents with descendants, and the mean distance between two agents' actions (%)."""
     unknown = "Not recorded: an earlier version of Eigen trained these generations."
     subtitle = (diversity_sentence(history[-1]) or unknown) if history else NO_GENERATION
     with figure_file(path, "Diversity", subtitle) as figure:
@@ -278,15 +278,15 @@ def _generations(telemetry: Sequence[Telemetry]) -> Values:
 
 
 def _by_generation(telemetry: Sequence[Telemetry], values: Sequence[float | None]) -> Values:
-    """Return one value for each of `_generations`, NaN if unknown."""
+    """Return `values`, one for each entry of `telemetry`, at the places of its generations; NaN for missing ones."""
     placed = np.full(len(_generations(telemetry)), np.nan)
     placed[[entry.generation - telemetry[0].generation for entry in telemetry]] = np.array(values, dtype=np.float64)
     return placed
 
 
-# More columns than this cannot be distinguished.
+# Number of generations, one column each, that the lineage shows: more could not be distinguished.
 _GENERATIONS = 30
-# With more agents, only lines to the newest population are drawn.
+# With more agents, lines to agents without descendants in the newest population are left out.
 _CROWD = 16
 
 _COLOURS: Mapping[Origin, str] = {
@@ -313,8 +313,7 @@ _WORDS: Mapping[Origin, str] = {
 def plot_lineage(history: Sequence[GenerationRecord], path: Path) -> Path:
     """Plot the lineage of the newest generations: agents as rows, generations as columns.
 
-    Lines lead from parents to children, in the colour of the child's origin. The last column is the population that the
-    newest generation bred, which is not evaluated yet.
+    Lines lead from parents to children, in the colour of the child's origin. The last column is not evaluated yet.
     """
     with figure_file(path, "Lineage", _lineage_subtitle(history) if history else NO_GENERATION) as figure:
         if history:
@@ -369,7 +368,7 @@ def _draw_lineage(axes: Axes, history: Sequence[GenerationRecord]) -> None:
 
 
 def _draw_links(axes: Axes, born: Sequence[Link], alive: set[Member], *, crowded: bool) -> None:
-    """Draw links to surviving agents above pale ones to the rest; without antialiasing, busy files stay small."""
+    """Draw lines to agents in `alive` above pale ones to the rest, which are left out if there are many (`crowded`)."""
     strong = [link for link in born if link.child in alive]
     # Pale lines to the copies of a champion would form a fan; their dots suffice.
     pale = [link for link in born if link.child not in alive and link.origin != "champion" and not crowded]

@@ -1,4 +1,4 @@
-"""The style, axes and scales of all figures, and their PNG files."""
+"""The style, axes and scales of all plots, and the PNG files of a run's plots."""
 
 import io
 import threading
@@ -79,6 +79,8 @@ _SETTINGS_LOCK = threading.Lock()
 
 
 class EndLabel(NamedTuple):
+    """A label right of the axes, at the height `y` in data coordinates."""
+
     y: float
     text: str
     colour: str
@@ -86,7 +88,7 @@ class EndLabel(NamedTuple):
 
 @contextmanager
 def empty_figure(size_inches: tuple[float, float], settings: Mapping[RcKeyType, Any] | None = None) -> Iterator[Figure]:
-    """Yield an empty figure in the common style, changed by `settings`; restore matplotlib's settings afterwards."""
+    """Yield an empty figure in the common style, changed by `settings` (rcParams); then restore the former rcParams."""
     with _SETTINGS_LOCK, matplotlib.rc_context({**_STYLE, **(settings or {})}):
         figure = Figure(figsize=size_inches, dpi=DOTS_PER_INCH)
         FigureCanvasAgg(figure)
@@ -100,7 +102,7 @@ def empty_figure(size_inches: tuple[float, float], settings: Mapping[RcKeyType, 
 def figure_file(
     path: Path, title: str, subtitle: str, size_inches: tuple[float, float] = SIZE_INCHES
 ) -> Iterator[Figure]:
-    """Yield an empty figure with a title and a line below it, and write it as a PNG file; an error leaves no file."""
+    """Yield an empty figure with title and subtitle, and write it as a PNG file after the block, unless that raises."""
     with empty_figure(size_inches) as figure:
         # The distance from the upper edge does not depend on the figure's height.
         inch = 1.0 / size_inches[1]
@@ -134,7 +136,7 @@ def label_colour(colour: str) -> str:
 
 
 def generation_axis(axes: Axes, first: int, last: int) -> None:
-    """Let x span the generations `first` to `last`: integer ticks, a margin of half a generation at both ends."""
+    """Let x reach from generation `first` to `last`, with half a generation more at both ends; ticks are integers."""
     axes.set_xlim(first - 0.5, last + 0.5)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=12, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
     axes.set_xlabel("generation")
@@ -148,9 +150,9 @@ def line_width(generations: int) -> float:
 def draw_curves(
     axes: Axes, generations: Values, curves: Mapping[str, Values], colours: Mapping[str, str], unit: str = ""
 ) -> list[EndLabel]:
-    """Draw named curves over the generations and return labels with their last known values.
+    """Draw named curves over the generations and return labels with their last values that are not NaN.
 
-    NaN interrupts a curve; a value between two NaN is a dot; a curve of NaN only is left out.
+    NaN interrupts a curve; a value between two NaN is a dot; a curve of NaN only is left out. All have the same length.
     """
     labels = []
     for name, values in curves.items():
@@ -166,7 +168,7 @@ def draw_curves(
 
 
 def value_axis(axes: Axes, quantity: str, *remarks: str) -> None:
-    """Write quantity and remarks (unit, scale) above the axes, and draw the grid; set the limits of y before."""
+    """Write quantity and remarks (unit, scale) above the axes, and draw a grid. The limits of y must be set before."""
     axes.set_title(quantity)
     axes.set_title(", ".join(remark for remark in remarks if remark), loc="right", color=MUTED, fontsize=8.5)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
@@ -174,7 +176,7 @@ def value_axis(axes: Axes, quantity: str, *remarks: str) -> None:
 
 
 def label_ends(axes: Axes, labels: Sequence[EndLabel], *, size: float = 9.0) -> None:
-    """Write each label right of the axes at its height, moved so that none overlap; set the limits of y before."""
+    """Write labels right of the axes at their heights, moved until none overlap. The limits of y must be set before."""
     # Matplotlib chooses the limits when it is asked for them.
     axes.get_ylim()
     height = axes.get_window_extent().height / axes.figure.dpi * 72.0
@@ -188,7 +190,7 @@ def label_ends(axes: Axes, labels: Sequence[EndLabel], *, size: float = 9.0) -> 
 
 
 def spread_heights(heights: Sequence[float], gap: float) -> list[float]:
-    """Move ascending heights in 0 to 1 as little as a single pass can, until neighbours are `gap` apart."""
+    """Return ascending `heights`, fractions of the axes' height, moved a little until neighbours are `gap` apart."""
     moved: list[float] = []
     for height in heights:
         lowest = moved[-1] + gap if moved else gap / 2
@@ -216,9 +218,9 @@ _OUTLIER = 4.0
 
 
 def scale_losses(axes: Axes, values: Values) -> str:
-    """Choose a scale on which the newer half of the values is readable; return its name, empty if linear.
+    """Choose a scale of y on which the newer half of the generations is readable; return its name, empty if linear.
 
-    `values` are drawn in `axes`: `[curves, generations]`, without NaN.
+    `values`: all that is drawn in `axes`, float64 `[curves, generations]`, without NaN, one value or more.
     """
     if values.min() <= 0.0:
         return compress_outliers(axes, values, values)
@@ -235,7 +237,7 @@ def scale_losses(axes: Axes, values: Values) -> str:
 def compress_outliers(axes: Axes, core: ArrayLike, everything: ArrayLike) -> str:
     """Make y logarithmic for outliers that would flatten the rest; return a description of the scale, empty if linear.
 
-    Up to the magnitude of 95 % of the newer half of `core`, y stays linear.
+    Up to the magnitude below which 95 % of `core` lie in the newer half of the generations, y stays linear.
 
     Args:
         axes: axes in which `everything` is drawn.
@@ -266,7 +268,7 @@ def _round_up(value: float) -> float:
 
 
 def clip_top(axes: Axes, x: Values, y: Values, unit: str) -> None:
-    """Limit y from 0 to a value at which outliers do not flatten the rest; label the largest outliers."""
+    """Limit y from 0 to a value at which outliers do not flatten the rest; label the 3 largest outliers in `unit`."""
     limit = _OUTLIER * float(np.median(y))
     shown = y[y <= limit] if limit > 0 else y
     top = 1.12 * float(shown.max(initial=0.0)) or 1.0

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from eigen_core.generation import TrainingState
 
 Row = dict[str, int | float | str | None]
-"""One row of a table: column names have units, numbers are rounded, None is unknown."""
+"""One row of a table: values by column. Names of columns have units, numbers are rounded, None: unknown."""
 NO_GENERATION = "No generation is complete."
 
 _NESTED = {"fitness", "validations", "champion_excess", "learning", "trading", "evolution", "descent", "ancestors"}
@@ -37,7 +37,7 @@ _MEMORY = ("rss_bytes", "rss_peak_bytes", "device_peak_bytes", "exchanged_bytes"
 
 
 def champion_in_words(record: GenerationRecord, number: Callable[[float], str] = reward) -> str:
-    """Return a champion, its validation and age as text: "agent 3 of generation 7, validation 1.20, found in ..."."""
+    """Return text such as "agent 3 of generation 7, validation 1.20, found 2 generations ago"; `number`: of rewards."""
     age = record.generation - record.champion_generation
     found = f"{count(age, 'generation')} ago" if age else "in this generation"
     validation = number(record.champion_validation)
@@ -55,7 +55,7 @@ def _chosen_by_score(record: GenerationRecord) -> bool:
 def population_table(history: Sequence[GenerationRecord]) -> list[Row]:
     """Return the agents of the newest generation, fittest first, ties by index; empty without a generation.
 
-    Columns: rank, agent, fitness (reward), validation (reward), origin; then the agent's genes (`Lineage`), if any.
+    Columns: rank, agent, fitness (reward), validation (reward), origin; then each gene (`Lineage.genes`) of the agents.
     """
     if not history:
         return []
@@ -78,10 +78,10 @@ def population_table(history: Sequence[GenerationRecord]) -> list[Row]:
 
 
 def generation_rows(history: Sequence[GenerationRecord], telemetry: Sequence[Telemetry]) -> list[Row]:
-    """Return one row a generation: rewards, time (seconds), peaks of host and GPU memory (MB: million bytes).
+    """Return one row a generation: rewards, time (seconds), peak of host memory (MB: million bytes).
 
-    Where known, also: number of initial agents with descendants, the champion's excess over the market in validation
-    (% with 95 % interval), and data exchanged with workers (MB).
+    If any generation has them, also: number of initial agents with descendants, the champion's excess over the market
+    in validation (% with 95 % interval), peak of GPU memory (MB), and data exchanged with Dask workers (MB).
     """
     known = {entry.generation: entry for entry in telemetry}
     entries = [known.get(record.generation) for record in history]
@@ -107,7 +107,7 @@ def generation_rows(history: Sequence[GenerationRecord], telemetry: Sequence[Tel
 
 
 def excess_unit(history: Sequence[GenerationRecord]) -> str | None:
-    """Return the unit of the champions' excess, trade or year; None without an excess."""
+    """Return whether the champions' excess over the market is per "trade" or per "year"; None if no record has one."""
     return next((record.champion_excess.per for record in history if record.champion_excess), None)
 
 
@@ -116,7 +116,7 @@ def _megabytes(amount: int) -> float | None:
 
 
 def champion_card(history: Sequence[GenerationRecord]) -> Row:
-    """Return one row about a run's champion: fitness, age, origin and first ancestor."""
+    """Return one row about a run's champion: validation, fitness, age, origin and first ancestor."""
     newest = history[-1]
     generation, agent = newest.champion_generation, newest.champion_agent
     found = record_of(history, generation)
@@ -134,7 +134,7 @@ def champion_card(history: Sequence[GenerationRecord]) -> Row:
 
 
 def markdown_table(rows: Sequence[Row]) -> str:
-    """Return rows with equal columns as a markdown table; an empty text without rows."""
+    """Return rows, which all have the same columns, as a markdown table; without rows an empty text."""
     if not rows:
         return ""
     columns = list(rows[0])
@@ -157,7 +157,7 @@ def _cell(name: str, value: float | str | None) -> str:
 
 
 def plots_markdown(paths: Sequence[Path]) -> str:
-    """Return markdown with the content of pictures (base64), each under its name as a heading."""
+    """Return markdown that contains PNG files (as base64), each below a heading with the file's name."""
     return "\n".join(f"### {_title(path).capitalize()}\n\n{picture_markdown(path)}\n" for path in paths)
 
 
@@ -182,11 +182,11 @@ def champion_sentence(history: Sequence[GenerationRecord]) -> str:
     excess = newest.champion_excess
     if excess is None:
         return f"{sentence}."
-    return f"{sentence}: beyond the market it gained {excess} there, on the days that it was chosen by."
+    return f"{sentence}: in the validation episodes that chose it, it gained {excess} beyond the market."
 
 
 def diversity_sentence(record: GenerationRecord) -> str | None:
-    """Return a sentence on the diversity of a generation's agents; None if it was not recorded."""
+    """Return a sentence on ancestors and actions of a generation's agents; None if ancestors were not recorded."""
     if record.distinct_ancestors is None:
         return None
     agents = len(record.fitness)
@@ -208,7 +208,7 @@ def holdout_sentence(result: HoldoutResult) -> str:
 
 
 def in_words(statistics: Mapping[str, float]) -> str:
-    """Return the first three of named statistics as part of a sentence: "trades 60.3, win rate 0.48, idle days 12"."""
+    """Return the first three `statistics`, values by name, as text: "trades 60.3, win rate 0.48, idle days 12"."""
     shown = islice(statistics.items(), 3)
     return ", ".join(f"{name.replace('_', ' ')} {number(value)}" for name, value in shown)
 
@@ -220,7 +220,7 @@ def history_frame(
 
     Columns are the scalar fields of `GenerationRecord`; `distinct_ancestors`; values of the champion's excess,
     learning, trading and evolution with the prefix `champion_excess_`, `learning_`, `trading_` or `evolution_`; the
-    scalars of `Telemetry` with `seconds`; and those in `known`, which exist even if no generation has them.
+    scalars of `Telemetry` with `seconds`; and the columns in `known`, even if no generation has values for them.
     """
     import pandas as pd
 
@@ -247,7 +247,7 @@ def _flat(record: GenerationRecord, telemetry: Telemetry | None) -> dict[str, fl
 
 
 def training_frame(state: "TrainingState") -> "pd.DataFrame":
-    """Return the history of a run, one row a generation."""
+    """Return results, times and memory of a run as a frame with one row a generation; see `history_frame`."""
     learned = [f"learning_{name}" for name in ("gradient_steps", *(curve.name for curve in state.learner.curves))]
     return history_frame(state.history, state.telemetry, learned)
 
@@ -255,7 +255,7 @@ def training_frame(state: "TrainingState") -> "pd.DataFrame":
 FITNESS_PLOT = "fitness.png"
 """File name of the fitness plot, which a run's page shows first."""
 SHOWN_GENERATIONS = 6
-"""Number of newest generations that a run's page shows, and compares with as many before them."""
+"""Number of generations that a run's page shows; it compares their mean fitness with that of as many before them."""
 
 # Prefect's page cuts longer cells.
 _CELL = 95
@@ -264,13 +264,13 @@ _SMALL_MB = 1.0
 
 
 def link_to_run(store: str, run: str) -> str:
-    """Return where a run is stored, as markdown: for a bucket a link to Google's console, otherwise the path or URL."""
+    """Return where a run is stored, as markdown: in a bucket, a link to Google's console; else the path or URL."""
     url = f"{store.rstrip('/')}/{run}"
     return f"[{url}]({_CONSOLE}{quote(url.removeprefix('gs://'))})" if url.startswith("gs://") else f"`{url}`"
 
 
 def data_page(run: str, size: str, lines: Sequence[str], parts: Sequence[Mapping[str, str | int]]) -> str:
-    """Return the page of a run's data: `lines` as a list; `parts` (training, validation, holdout) as a table."""
+    """Return the page of a run's data: `lines` (sentences) and `size` as a list; `parts` (rows by split) as a table."""
     listed = "\n".join(f"- {line}" for line in (*lines, f"Size: {size}."))
     table: list[Row] = [{**part} for part in parts]
     page = [f"# Data of run {run}", listed, *([markdown_table(table)] if table else [])]
@@ -278,7 +278,7 @@ def data_page(run: str, size: str, lines: Sequence[str], parts: Sequence[Mapping
 
 
 def plan_page(run: str, sentence: str, rows: Sequence[Mapping[str, str | float]]) -> str:
-    """Return the page of the memory plan; rows are parts: `part`, `host (MB)`, `device (MB)`, `phases`."""
+    """Return the page of a run's memory plan; `rows`, of its parts: `part`, `host (MB)`, `device (MB)`, `phases`."""
     sizes = ["host (MB)", *(["device (MB)"] if any(row["device (MB)"] for row in rows) else [])]
     large = [row for row in rows if any(float(row[size]) >= _SMALL_MB for size in sizes)]
     small = [row for row in rows if row not in large]
@@ -295,12 +295,12 @@ class Progress:
     """Progress of a training.
 
     Attributes:
-        done: number of complete generations.
+        done, generations: number of complete generations, and of all that the run shall have.
         now, began: the current time, and the start of training in this process (UTC).
-        seconds_each: mean time of one of the newest generations (seconds); None: unknown.
-        took: time of all generations together (seconds).
+        seconds_each: mean time of a generation, over the newest ones (seconds); None: unknown.
+        took: time of all generations together (seconds); it is needed only once the last one is complete.
         ended: why the training stopped early, a sentence; None if it did not.
-        holdout_is_left: the holdout episodes are not played yet.
+        holdout_is_left: whether the holdout episodes remain to be played.
     """
 
     done: int
@@ -338,7 +338,7 @@ class Progress:
         return f"about {rough_duration(seconds)} left, until {clock(self.now + timedelta(seconds=seconds), self.now)}"
 
     def next_step(self) -> str:
-        """Return a sentence on what a resume will do; empty if nothing is left."""
+        """Return a sentence on what a resume of the run will do; empty if the run is finished."""
         if self.is_finished:
             return ""
         step = "plays the holdout episodes" if self.is_trained else f"goes on with generation {self.done + 1}"
@@ -356,10 +356,10 @@ class Overview:
     Attributes:
         where: place where the run is stored, as markdown.
         checkpoint: time of the newest checkpoint (UTC); None without one.
-        history: records of up to twice `SHOWN_GENERATIONS` newest generations.
+        history, telemetry: the newest records, up to twice `SHOWN_GENERATIONS`, with times and memory of that many.
         champion: see `champion_card`; empty before the first generation.
-        notes: further titles and sentences, as markdown.
-        curve, plots: the fitness plot, and the others, as markdown.
+        notes: further lines of the page's head, each a title and a sentence, as markdown.
+        curve, plots: the fitness plot, and the other plots, as markdown.
     """
 
     run: str
@@ -374,7 +374,7 @@ class Overview:
     plots: str = ""
 
     def line(self) -> str:
-        """Return the progress and best fitness in one line, for a card."""
+        """Return the progress and best fitness in one line, the description of the page in Prefect's lists."""
         best = f"; best {reward(self.history[-1].best_fitness)}" if self.history else ""
         return f"{self.progress.line()}{best}"
 
@@ -414,7 +414,7 @@ class Overview:
             "## Champion",
             markdown_card(self.champion),
             "## The last generations",
-            "Best and mean: fitness of the agents. Champion: its validation.",
+            "Best and mean: fitness of the agents. Champion: its validation fitness.",
             markdown_table(generation_rows(newest, self.telemetry)[::-1]),
             f"## Agents of generation {self.history[-1].generation}",
             markdown_table(population_table(self.history[-2:])),
@@ -422,7 +422,7 @@ class Overview:
 
 
 def _fits(text: str) -> bool:
-    """Return whether a text fits into a cell, which does not wrap; the URL of a link is not shown."""
+    """Return whether a text fits into a cell of Prefect's page, without the URL of a markdown link."""
     return len(re.sub(r"\]\([^)]*\)", "", text)) <= _CELL
 
 
