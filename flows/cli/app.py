@@ -1,7 +1,4 @@
-"""The command line `eigen`.
-
-Torch and Prefect take seconds to import: a command imports them when it needs them.
-"""
+"""The command line `eigen`. Torch and Prefect take seconds to import: commands import them when they need them."""
 
 import os
 from typing import Annotated

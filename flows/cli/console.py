@@ -38,12 +38,10 @@ if TYPE_CHECKING:
 class StopSignals:
     """Handles Ctrl-C and SIGTERM.
 
-    Outside `raising`, before a training, a signal ends the process at once: a library that is being imported could
-    swallow an exception and stay half initialised. Inside `raising` the first signal sets `requested` and raises
-    `KeyboardInterrupt`, so that the flow run can report its end; the second ends the process at once. That is safe:
-    checkpoints are written atomically, and the kernel frees the run's lock.
-
-    Before the process ends, the cursor of `console`, which a `Display` may hide, is shown again (None: no console).
+    Outside `raising` a signal ends the process at once: a library that is being imported could swallow an exception and
+    stay half initialised. Inside it the first signal sets `requested` and raises `KeyboardInterrupt`, so that the flow
+    run can report its end; the second ends the process at once, which is safe: checkpoints are written atomically, and
+    the kernel frees the run's lock. Before the process ends, the cursor of `console`, hidden by a display, is shown.
     """
 
     def __init__(self, console: Console | None = None) -> None:
@@ -310,10 +308,8 @@ def _print_wrapped(console: Console, label: str, text: Text, style: str | None =
 
 
 def _wrapped(line: Text, width: int) -> list[Text]:
-    """Divide a line between words into parts of at most `width` cells, each with the line's indent.
-
-    A longer word stays whole: `Text.wrap` would break it, or cut it off.
-    """
+    """Divide a line into parts of at most `width` cells, each with the line's indent; a longer word stays whole."""
+    # `Text.wrap` would break such a word, or cut it off.
     indent = len(line) - len(line.plain.lstrip())
     starts, used, end = [], 0, 0
     for word in re.finditer(r"\S+", line.plain):

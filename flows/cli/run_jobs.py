@@ -110,10 +110,8 @@ def train_in_subprocess(run: RunJob, log: Path, is_stopped: IsStopped, folder: s
 
 
 def _wait_until_free(run: RunJob, is_stopped: IsStopped) -> bool:
-    """Wait until no process of an earlier command trains the run; return False if `is_stopped()` is true before that.
-
-    If the machine of that process was lost, its lease (the run's lock in a remote store) has to expire first.
-    """
+    """Wait until no process of an earlier command trains the run; return False if `is_stopped()` is true before."""
+    # If the machine of that process was lost, its lease, the run's lock in a remote store, has to expire first.
     from eigen_core.runs.handle import Run
 
     checkpoint = run.config.checkpoint
@@ -157,11 +155,10 @@ def refuse_two_schedulers(config: "Config", runs_on: str | None) -> None:
 
 @contextmanager
 def job_executor(jobs: int, scheduler: str | None) -> Iterator[Callable[[Iterable[Task]], None]]:
-    """Yield a function that executes tasks, `jobs` at a time, in threads, and raises the first error of a task.
+    """Yield a function that executes tasks, `jobs` at a time: they train runs on workers of `scheduler`; None: here.
 
-    The tasks train runs on the workers of the Dask scheduler at address `scheduler` (None: on this machine). After an
-    error, Ctrl-C or SIGTERM (then `Stopped` is raised) the function stops the runs that are being trained. If a worker
-    is lost, another one trains its run; a worker that loses this process or the scheduler stops its run.
+    After an error of a task, Ctrl-C or SIGTERM (then it raises `Stopped`) the function stops the runs in training. If a
+    worker is lost, another one trains its run; a worker that loses this process or the scheduler stops its run.
     """
     stopped = threading.Event()
     with stop_signals() as signals:
