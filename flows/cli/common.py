@@ -131,7 +131,7 @@ def examples(text: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
 
 
 def sentences(command: Callable[P, None]) -> Callable[P, None]:
-    """Decorate a command: it prints the errors below as a sentence, without a traceback, and exits with their code."""
+    """Decorate a command: errors of input, store or memory, `Stopped` and Ctrl-C give a sentence and an exit code."""
 
     @wraps(command)
     def speaking(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -156,7 +156,7 @@ def sentences(command: Callable[P, None]) -> Callable[P, None]:
 
 
 def store_of(given: str | None) -> str:
-    """Return the store `given` by --store; if that is None, the store of the variable EIGEN_STORE, else the default."""
+    """Return the store `given` by --store; if it is None, the store of the variable EIGEN_STORE, else the default."""
     from eigen_core.config import Config
 
     return given or store_from_environment(os.environ) or Config().checkpoint.store

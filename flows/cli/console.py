@@ -151,7 +151,7 @@ class Display(Listener):
             print_line(self.console, f"continuing after generation {generation}/{generations}")
 
     def progressed(self, done: int, total: int) -> None:
-        """Show that `done` of `total` steps of the outermost loop, are finished; only `BarDisplay` does."""
+        """Show that `done` of `total` steps of the outermost loop are finished; only `BarDisplay` does."""
 
     def generation_finished(self, record: "GenerationRecord", telemetry: "Telemetry") -> None:
         print_line(self.console, f"generation {record.generation}/{self._steps}  {metrics_text(record, telemetry)}")
@@ -282,7 +282,7 @@ _LEAST_WIDTH = 20
 
 
 def output_console() -> Console:
-    """Return the console of standard output. Its width is 120 if it is no terminal and COLUMNS is not set."""
+    """Return the console of standard output. If it is no terminal, its width is the variable COLUMNS, or 120."""
     console = Console()
     return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_PIPE_WIDTH)
 
@@ -342,7 +342,7 @@ def print_result(
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> None:
-    """Print `document(...)` as JSON, whose keys are a public interface; not `as_json`: call `show(console, ...)`."""
+    """Print `document(...)` as JSON, whose keys are a public interface; without `as_json` call `show(console, ...)`."""
     if as_json:
         print_json(document(*args, **kwargs))
     else:

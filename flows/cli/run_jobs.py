@@ -155,7 +155,7 @@ def refuse_two_schedulers(config: "Config", runs_on: str | None) -> None:
 
 @contextmanager
 def job_executor(jobs: int, scheduler: str | None) -> Iterator[Callable[[Iterable[Task]], None]]:
-    """Yield a function that executes tasks, `jobs` at a time: they train runs on workers of `scheduler`; None: here.
+    """Yield a function that executes tasks, `jobs` at a time: they train runs here, or on Dask workers of `scheduler`.
 
     After an error of a task, Ctrl-C or SIGTERM (then it raises `Stopped`) the function stops the runs in training. If a
     worker is lost, another one trains its run; a worker that loses this process or the scheduler stops its run.

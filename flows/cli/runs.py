@@ -237,11 +237,11 @@ def verify(
 def clean(
     name: Annotated[str | None, typer.Argument(help="Name of the run.", show_default="all", metavar="[NAME]")] = None,
     dry_run: Annotated[bool, flag("--dry-run", "Only list what would be removed.")] = False,
-    older_than: Annotated[str, option("TIME", "Keep files of no generation that are newer: 90s, 30m, 12h, 7d.")] = "1d",
+    older_than: Annotated[str, option("TIME", "Keep unused files that are newer: 90s, 30m, 12h, 7d.")] = "1d",
     store: Store = None,
     as_json: Json = False,
 ) -> None:
-    """Remove generations beyond checkpoint.keep_last and keep_every, and files of no generation. Skip runs in use."""
+    """Remove generations beyond checkpoint.keep_last and keep_every, and unused files. Skip runs in use."""
     from eigen_core.housekeeping import clean_runs, parse_duration
 
     grace = parse_duration(older_than)

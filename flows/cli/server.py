@@ -263,7 +263,7 @@ def status(
     as_json: Json = False,
     healthy: Annotated[bool, flag("--healthy", "Print nothing; exit code 0 if all of it is running, else 1.")] = False,
 ) -> None:
-    """Show the state of server, worker and training; exit code 1: a component is not running."""
+    """Show the state of server, worker and training; exit code 1: server or worker is not running."""
     home = _state_directory()
     if healthy:
         from flows.server.servers import is_up

@@ -51,7 +51,7 @@ def sweep(
     options: RunOptions,
     as_json: Json = False,
 ) -> None:
-    """Train runs over settings and seeds; run the same command again to continue a sweep that was stopped."""
+    """Train runs with varied settings and seeds; run the same command again to continue a sweep that was stopped."""
     settings = options.with_store().settings()
     given = Sweep(check_run_name(name), options.preset, settings, trials, seeds)
     refuse_two_schedulers(given.config, runs_on)
@@ -134,7 +134,7 @@ class TrialResult:
 
     @property
     def spread(self) -> float | None:
-        """Standard deviation of that fitness over the runs (seeds); None for a single run, or unless finished."""
+        """Standard deviation of the last champions' validation fitness over the seeds; None: one seed or unfinished."""
         finished = self.state == "finished" and len(self.champions) > 1
         return stdev(run[-1] for run in self.champions.values()) if finished else None
 
@@ -163,7 +163,7 @@ class _Trials:
         self._waiting = study.unfinished()
 
     def train(self, train: Train, is_stopped: IsStopped) -> None:
-        """Train one trial after another, until the sweep has enough or `is_stopped()` is true."""
+        """Train one trial after another, until none is left to train or `is_stopped()` is true."""
         while not is_stopped() and (trial := self._next()) is not None:
             self._say(f"trial {trial.number} begins: {_in_words(trial.params)}")
             self._say(f"trial {trial.number}: {self._train(trial, train, is_stopped)}")

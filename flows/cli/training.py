@@ -1,4 +1,4 @@
-"""The commands `eigen train` and `eigen resume`: they train as a Prefect flow run, without a server without Prefect."""
+"""The commands `eigen train` and `eigen resume`. They train as a Prefect flow run if a Prefect server is configured."""
 
 import logging
 import os
