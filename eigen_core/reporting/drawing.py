@@ -25,7 +25,7 @@ _NICENESS = 10
 
 
 class DrawingError(RuntimeError):
-    """The process that draws the plots failed; the message has its last line of output, or its exit status."""
+    """The process that draws the plots failed; the message has its last line on standard error."""
 
 
 class Drawing:

@@ -313,7 +313,7 @@ _WORDS: Mapping[Origin, str] = {
 def plot_lineage(history: Sequence[GenerationRecord], path: Path) -> Path:
     """Plot the lineage of the newest generations: agents as rows, generations as columns.
 
-    Lines lead from parents to children, in the colour of the child's origin. The last column is not evaluated yet.
+    Lines lead from parents to children, in the colour of the child's origin. The last column is the next population.
     """
     with figure_file(path, "Lineage", _lineage_subtitle(history) if history else NO_GENERATION) as figure:
         if history:

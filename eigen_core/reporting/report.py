@@ -390,7 +390,7 @@ def report_of_walk(result: WalkResult) -> Report:
         span=_WALK,
         warnings=result.warnings,
         folds=walk.folds,
-        looks=f"The verdict is corrected for {count(verdict.looks, 'look')}: those at the fold with the most.",
+        looks=f"The verdict is corrected for {count(verdict.looks, 'look')}: those at the days of the fold with most.",
         commands=[
             shlex.join(["eigen", "walk", walk.name, *shape, *options_of(walk.config)]),
             shlex.join(["eigen", "report", walk.name]),
@@ -423,21 +423,24 @@ def agent_in_words(played: Backtest, status: RunStatus) -> str:
 
 
 def looks_in_words(looks: Looks, verdict: Verdict) -> str:
-    """Return sentences: how many results on these days the evaluation log has, and how many correct the verdict."""
+    """Return sentences: how many results on these days the evaluation log has, and what corrects the verdict."""
     known = f"{count(looks.count, 'result')} on these days {'is' if looks.count == 1 else 'are'} in the evaluation log"
     runs = f"of {'run' if len(looks.runs) == 1 else 'runs'} {', '.join(looks.runs)}"
     sharpes = f"; the best daily Sharpe ratio among them is {max(looks.sharpes):.3f}" if looks.sharpes else ""
-    return f"{known}, {runs}{sharpes}. The verdict is corrected for {count(verdict.looks, 'look')}."
+    return (
+        f"{known}, {runs}{sharpes}. The verdict is corrected for {count(verdict.looks, 'look')}: these results, and "
+        "validations on these days by which the agents were chosen."
+    )
 
 
 def facts_of(played: SpanResult, verdict: Verdict) -> list[Fact]:
     """Return the figures on which a verdict rests: the agents' earnings, the benchmark's, and probabilities of luck."""
     figures, benchmark = played.metrics, played.baseline_metrics[played.benchmark]
     excess, matched, interval = played.excess, played.matched, verdict.sharpe_interval
-    name, looks = NAMES[played.benchmark].lower(), count(verdict.looks, "look")
+    name, looks = NAMES[played.benchmark].lower(), f"after {count(verdict.looks, 'look')}"
     bounds = "" if interval is None else f"{ratio(interval[0])} to {ratio(interval[1])} (95 %); "
     sharpe = f"{bounds}{name} {_text(benchmark.sharpe, ratio)}"
-    by_luck, by_timing = (f"by luck {percent(p)}, {looks}" for p in (verdict.matched_pvalue, verdict.timing_pvalue))
+    by_luck, by_timing = (f"by luck {percent(p)} {looks}" for p in (verdict.matched_pvalue, verdict.timing_pvalue))
     draws = f"of {len(matched.total_returns):,} {matched.description}; {by_luck}"
     per, made = "trade" if excess is None else excess.per, "trade" if played.weights is None else "order"
     whole = partial(percent, digits=0)
@@ -463,8 +466,7 @@ def is_report_of_walk(store: str, name: str, *, span: str | None, agent: str) ->
     """Return whether `name` means a walk (True) or a run; `span` and `agent`: as in `backtest`, `span` may be `walk`.
 
     Raises:
-        InputError: there is no run or walk of this name; there are both, and `span` does not decide; or a walk is
-            given a span other than `walk`, or agents other than its champions.
+        InputError: there is no such run or walk; both exist and `span` is None; or a walk is given days or agents.
         StoreUnavailableError: the store does not answer.
     """
     run, walk = Run(CheckpointConfig(store=store), name).exists, is_walk(store, name)

@@ -207,7 +207,7 @@ def exposure_plot(curve: EquityCurve) -> Markup:
 
 
 def weights_plot(weights: pd.DataFrame) -> tuple[Markup, dict[str, str]]:
-    """Return a plot of the equity's shares in the largest assets and in all others, and the colours by asset."""
+    """Plot `SpanResult.weights`: the largest assets and the sum of the others; also return their colours by name."""
     order = weights.abs().mean().sort_values(ascending=False, kind="stable").index
     apart = list(order[: len(_WEIGHT_COLOURS)])
     shares = {str(symbol): weights[symbol].to_numpy() for symbol in apart}
@@ -268,7 +268,7 @@ def matched_plot(played: SpanResult) -> Markup:
 
 
 def _axes(axes: Axes, text: Callable[[float], str], *, narrow: bool, percentages: int = 0) -> None:
-    """Format axes over days: few ticks, a grid of y, no frame; `percentages`: most ticks of y in percent; 0: others."""
+    """Format axes over days: few ticks, a grid of y, no frame; `percentages`: most ticks of y in percent; 0: any."""
     axes.margins(x=0.0)
     fewest, most = (2, 6) if narrow else (3, 8)
     locator = AutoDateLocator(minticks=fewest, maxticks=most)  # type: ignore[no-untyped-call]

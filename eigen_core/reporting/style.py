@@ -79,8 +79,6 @@ _SETTINGS_LOCK = threading.Lock()
 
 
 class EndLabel(NamedTuple):
-    """A label right of the axes, at the height `y` in data coordinates."""
-
     y: float
     text: str
     colour: str

@@ -37,7 +37,7 @@ _MEMORY = ("rss_bytes", "rss_peak_bytes", "device_peak_bytes", "exchanged_bytes"
 
 
 def champion_in_words(record: GenerationRecord, number: Callable[[float], str] = reward) -> str:
-    """Return text such as "agent 3 of generation 7, validation 1.20, found 2 generations ago"; `number`: of rewards."""
+    """Return text: "agent 3 of generation 7, validation 1.20, found 2 generations ago"; `number` formats rewards."""
     age = record.generation - record.champion_generation
     found = f"{count(age, 'generation')} ago" if age else "in this generation"
     validation = number(record.champion_validation)
@@ -278,7 +278,7 @@ def data_page(run: str, size: str, lines: Sequence[str], parts: Sequence[Mapping
 
 
 def plan_page(run: str, sentence: str, rows: Sequence[Mapping[str, str | float]]) -> str:
-    """Return the page of a run's memory plan; `rows`, of its parts: `part`, `host (MB)`, `device (MB)`, `phases`."""
+    """Return the page of a run's memory plan; `rows`, one per part: `part`, `host (MB)`, `device (MB)`, `phases`."""
     sizes = ["host (MB)", *(["device (MB)"] if any(row["device (MB)"] for row in rows) else [])]
     large = [row for row in rows if any(float(row[size]) >= _SMALL_MB for size in sizes)]
     small = [row for row in rows if row not in large]
@@ -295,7 +295,7 @@ class Progress:
     """Progress of a training.
 
     Attributes:
-        done, generations: number of complete generations, and of all that the run shall have.
+        done, generations: number of complete generations, and of all that the run will have.
         now, began: the current time, and the start of training in this process (UTC).
         seconds_each: mean time of a generation, over the newest ones (seconds); None: unknown.
         took: time of all generations together (seconds); it is needed only once the last one is complete.

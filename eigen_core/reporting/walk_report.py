@@ -112,9 +112,9 @@ def play_walk(walk: Walk) -> WalkResult:
 
 
 def _joined_returns(returns: Sequence[Values], seeds: int) -> Values:
-    """Return total returns over all folds, averaged over seeds: of the n-th random trader in each of the folds.
+    """Return total returns of random traders over all folds, averaged over seeds: the folds' n-th traders are one.
 
-    `returns`: of each fold's traders, float64 `[draws]`, seed by seed; folds with fewer traders repeat theirs.
+    `returns`: those of each fold's traders, float64 `[draws]`, seed by seed; folds with fewer traders repeat theirs.
     """
     most = max(map(len, returns)) if all(map(len, returns)) else 0
     grown = np.array([1.0 + np.resize(one, most) for one in returns])
@@ -123,7 +123,7 @@ def _joined_returns(returns: Sequence[Values], seeds: int) -> Values:
 
 
 def pool_excess(seeds: Sequence[Sequence[Excess | None]]) -> Excess | None:
-    """Return the excess over the trades or days of all folds, None if no fold has one; `seeds`: each fold's, by seed.
+    """Pool the excess of folds over their trades or days; None if no fold has one; `seeds`: the folds' excess by seed.
 
     Over the folds of a seed, whose days differ, squared standard errors add up. Over seeds, which trade on the same
     days, standard errors add up, as if fully correlated; so degrees of freedom add up over folds, and not over seeds.
@@ -172,7 +172,7 @@ def equity_table(result: WalkResult) -> pd.DataFrame:
 
 
 def fold_row(one: FoldResult) -> dict[str, str | int | float | None]:
-    """Return a row for one fold and seed: dates, returns of champion and baselines (fractions), its excess (%)."""
+    """Return a row for a fold and seed: dates, returns of champion and baselines (fractions), excess (%)."""
     played, excess = one.played, one.played.excess
     return {
         "fold": one.fold.number,
