@@ -1,4 +1,8 @@
-"""The trading environment: many episodes at once, as tensors, with their positions, rewards and results."""
+"""The trading environment: many episodes at once, as tensors, with their positions, rewards and results.
+
+A day is a row of the prices, counted from 0; an asset is a tradable column. E is the number of episodes, A of assets, K
+`trading.purchases_per_day`. On each of its steps, one a day, an episode's agent makes a decision: at most K orders.
+"""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -26,27 +30,28 @@ from eigen_core.trading.orders import (
 from eigen_core.trading.prices import Prices
 
 EPISODE_TIME_VALUES = 2
-"""Length of the vector of a step in `episode_times`."""
+"""Number of values for each step in `episode_times`."""
 PORTFOLIO_VALUES = 4
-"""Length of an asset's portfolio state: held, days held, unrealised gain, coefficient."""
+"""Number of values that agents observe of a position: held, days held, unrealised gain, coefficient."""
 GAIN_LIMIT = 5.0
-"""Bound of the observed unrealised gain, as a fraction."""
+"""Largest observed unrealised gain or loss, as a fraction of the entry price."""
 _LARGEST_HALF = float(torch.finfo(torch.float16).max)
 
 
 @dataclass(frozen=True)
 class HeldPrices:
-    """Prices that positions need, arranged so that those of one position lie close together in memory.
+    """The prices that `Positions` reads; those of one position lie close together in memory.
 
     Attributes:
-        values: float64 `[5, assets, days]`. 0: the entry price of the day's decision, minus infinity if it buys
-            nothing. 1 and 2: the price to compare sale targets with, if the day is the first after the decision (1) or
-            a later one (2): the high, minus infinity where no target can be reached, infinity where the holding time
-            ends. 3: the last known close. 4: the days from the decision to the sale that ends the holding time.
-        offsets: int64 `[2 longest, 1, 1]`, indices into the flat `values`, relative to the cell of a position's asset
-            and decision: the entry price, the days to the sale, and on each day before the last the price to compare
-            and the close.
-        longest: `Fills.longest`.
+        values: float64 `[5, assets, days]`. 0: entry price of an order decided on the day, slippage included; minus
+            infinity if the order cannot be filled. 1 and 2: price that a sale target is compared with, where the day is
+            the first after the decision (1) or a later one (2): the high; minus infinity where no target can be
+            reached; infinity where classic bookkeeping closes every position. 3: last known close. 4: days from a
+            decision on the day to the sale that ends the holding time.
+        offsets: int64 `[2 longest, 1, 1]`, indices into the flat `values`, relative to the cell of an asset and the day
+            of a decision: the entry price, the days to the sale, then the prices to compare and then the closes of the
+            days 1 to longest - 1 after the decision.
+        longest: most days from a decision to its sale (`Fills.longest`).
     """
 
     values: Tensor
@@ -77,17 +82,17 @@ class HeldPrices:
 
 
 class Positions:
-    """The open positions of E episodes, from one decision to the next.
+    """The open positions of E episodes as agents observe them, in a table of the coming days.
 
-    As orders do not move prices, all future observations of a position are known when it is opened. They are written
-    into a table then: it holds the observations of the coming days if nothing more is bought.
+    As orders do not move prices, all observations of a position until its sale are computed when it is opened. `open`
+    writes them into the rows of the days after its own; `observed` reads the row of a step.
     """
 
     def __init__(self, prices: HeldPrices, trading: TradingConfig, episodes: int) -> None:
         self._prices, self._trading = prices, trading
         _, assets, self._price_days = prices.values.shape
         longest, device = prices.longest, prices.values.device
-        # The four values of an asset are moved as one int64. After a day its row serves the day `longest` later.
+        # The four float16 of an asset are moved as one int64. After a day its row serves the day `longest` later.
         coming = torch.zeros((longest, episodes, assets), dtype=torch.int64, device=device)
         self._coming, self._rows = coming.view(-1), coming.unbind()
         self._observed = coming.view(torch.float16).view(*coming.shape, PORTFOLIO_VALUES).unbind()
@@ -105,20 +110,21 @@ class Positions:
         observed = torch.ones((longest - 1, *of_day, PORTFOLIO_VALUES), dtype=torch.float16, device=device)
         _, days_held, self._gain, self._size = observed.unbind(-1)
         self._ages = torch.arange(1, longest, dtype=torch.float64, device=device)[:, None, None]
-        # Days on which its market is closed, or on which its sale waits, make a position older than the holding time.
+        # A position is older than the holding time if its market was closed on some days, or its sale waits.
         days_held.copy_((self._ages / trading.holding_days).clamp(max=1.0))
         self._position = observed.view(torch.int64).squeeze(-1)
         self._minus_one = torch.tensor(-1.0, dtype=torch.float64, device=device)
 
     def observed(self, step: int) -> Tensor:
-        """Return the observed portfolios of a step; see `TradingEnvironment.portfolio`."""
+        """Return the observed portfolios at a step, float16 `[E, A, 4]`; see `TradingEnvironment.portfolio`."""
         return self._observed[step % self._prices.longest].clone()
 
     def at(self, step: int) -> tuple[Tensor, Tensor]:
         """Return the arguments `observed` and `later` of `open` for a step.
 
-        These are the observations, int64 `[E, A]`, with an asset's four values as one number, and the table's cells of
-        the first asset on each of the days after the step, int64 `[longest - 1, E, 1]`.
+        `observed` is the step's row of the table, int64 `[E, A]`: the four float16 values of an asset, read as one
+        number, 0 if it is not held. `later` has the flat indices of the first asset in the rows of the longest - 1 days
+        after the step, int64 `[longest - 1, E, 1]`.
         """
         row = step % self._prices.longest
         return self._rows[row], self._cells_later[row]
@@ -126,12 +132,12 @@ class Positions:
     def open(
         self, days: Tensor, observed: Tensor, later: Tensor, asset: Tensor, coefficient: Tensor, target: Tensor
     ) -> Tensor:
-        """Open the positions of a step's decisions where they can be filled and the asset is not held.
+        """Open the positions of a step's orders that can be filled and whose asset is not held.
 
         Args:
-            days: int64 `[E, 1]`, the step's day.
-            observed, later: `at` of the step.
-            asset, coefficient, target: `[E, K]`, the decisions, as in `Orders`.
+            days: int64 `[E, 1]`, each episode's day at the step.
+            observed, later: results of `at` for the step.
+            asset, coefficient, target: `[E, K]`, the orders, as in `Orders`.
 
         Returns:
             Whether the asset was held already, bool `[E, K]`.
@@ -158,25 +164,26 @@ class Positions:
         return held
 
     def end_day(self, step: int) -> None:
-        """Clear the observations of a step."""
+        """Clear the row of a step, which then serves the day `longest` days later."""
         self._rows[step % self._prices.longest].zero_()
 
 
 @dataclass(frozen=True)
 class EpisodeSummary:
-    """Results of each episode, `[episodes]`; K is `trading.purchases_per_day`.
+    """Results of episodes, `[E]`. An order becomes a trade if it is filled and its asset is not held already.
 
     Attributes:
-        trades: int64, orders that were filled.
-        wins: int64, trades with a net gain above zero; with classic bookkeeping, of at least zero.
-        idle_days: int64, days of the whole episode that ended without an open position; with classic bookkeeping only
-            those that also began without one.
-        fees: float64, transaction costs, without slippage, in percent of an entry's value times its coefficient.
+        trades: int64, number of trades.
+        wins: int64, number of trades with a net gain above zero; with classic bookkeeping, of at least zero.
+        idle_days: int64, number of days, settlement included, that ended without an open position; with classic
+            bookkeeping only those on which no position closed either.
+        fees: float64, sum over the trades of the coefficient times the transaction costs of both sides, without
+            slippage, in percent of the entry price.
         reward: float64, sum of the episode's rewards.
-        bought: bool `[episodes, decisions, K]`, orders that became trades.
-        asset: int64 `[episodes, decisions, K]`, the asset; -1 where there was no trade.
-        exit_offset, gain: `[episodes, decisions, K]`, days from decision to exit, and net gain; 0 where there was no
-            trade.
+        bought: bool `[E, decisions, K]`, the order became a trade.
+        asset: int64 `[E, decisions, K]`, asset of the trade; -1 without a trade.
+        exit_offset, gain: `[E, decisions, K]`, days from the decision to the exit (int64), and net gain as a fraction
+            of the money paid (float64); 0 without a trade.
     """
 
     trades: Tensor
@@ -193,15 +200,15 @@ class EpisodeSummary:
 def book_episodes(
     prices: Prices, trading: TradingConfig, days: Tensor, orders: Orders, bought: Tensor
 ) -> tuple[Tensor, EpisodeSummary]:
-    """Return the rewards of whole episodes, float64 `[episodes, steps]`, and their results.
+    """Return the rewards of whole episodes, float64 `[E, trading.episode_days]`, and their results.
 
     Args:
-        days: int64 `[episodes, decisions]`, days of decisions, consecutive from the first day of the episode.
-        orders: `[episodes, decisions, K]`.
-        bought: bool `[episodes, decisions, K]`, orders that became trades.
+        days: int64 `[E, decisions]`, days of the decisions, consecutive from the first day of the episode.
+        orders: the orders of all decisions, `[E, decisions, K]`.
+        bought: bool `[E, decisions, K]`, the order became a trade.
 
     Raises:
-        FloatingPointError: a coefficient or target of an order, or a reward, is not a finite number.
+        FloatingPointError: a coefficient or target of an order, or the reward of an episode, is not a finite number.
     """
     rewards = _trade_rewards(prices, trading, days, orders, bought)
     idle = _idle(trading, orders, bought, prices.fills(trading).longest)
@@ -229,18 +236,18 @@ def book_episodes(
 def _require_finite(orders: Orders, reward: Tensor) -> None:
     if not bool((torch.isfinite(orders.coefficient) & torch.isfinite(orders.target)).all()):
         raise FloatingPointError(
-            "An agent's coefficient or sale target is not a finite number: its network has diverged, lower the "
-            "learning rates or learner.gradient_clip."
+            "An agent's coefficient, rank or sale target is not a finite number: its network has diverged. Lower the "
+            "learning rates of the learner, or learner.gradient_clip."
         )
     if not bool(torch.isfinite(reward).all()):
         raise FloatingPointError(
-            "The reward of an episode is not a finite number although the actions are: look for prices of zero or "
-            "infinity in the data, or set trading.max_coefficient."
+            "The reward of an episode is not a finite number, although all coefficients and sale targets are: look for "
+            "prices of zero or infinity in the data, or set trading.max_coefficient."
         )
 
 
 def _trade_rewards(prices: Prices, trading: TradingConfig, days: Tensor, orders: Orders, bought: Tensor) -> Tensor:
-    """Return the rewards of trades by `trading.credit`, float64 `[episodes, steps]`."""
+    """Return the rewards of trades, booked on days by `trading.credit`: float64 `[E, trading.episode_days]`."""
     episodes, decisions = days.shape
     steps = trading.episode_days
     longest = prices.fills(trading).longest
@@ -261,13 +268,13 @@ def _trade_rewards(prices: Prices, trading: TradingConfig, days: Tensor, orders:
         rewards[:, offset : offset + decisions] += sum_of_day(torch.where(counts, worth - booked, 0.0))
         booked = worth
     if longest > trading.holding_days:
-        # Sales that wait beyond the episode are booked on its last day.
+        # Sales that wait until after the episode are booked on its last day.
         rewards[:, steps - 1] = sum_of_day(rewards[:, steps - 1 :])
     return rewards[:, :steps]
 
 
 def _idle(trading: TradingConfig, orders: Orders, bought: Tensor, longest: int) -> Tensor:
-    """Return which days end without an open position, bool `[episodes, steps]`.
+    """Return which days end without an open position, bool `[E, trading.episode_days]`.
 
     With classic bookkeeping a day on which a position closes is not idle either.
     """
@@ -281,10 +288,10 @@ def _idle(trading: TradingConfig, orders: Orders, bought: Tensor, longest: int) 
 
 
 def episode_times(trading: TradingConfig, device: torch.device) -> Tensor:
-    """Return the time that agents observe at each step and after the last: float32 `[episode days + 1, 2]`.
+    """Return the time that agents observe at each step, and after the last: float32 `[trading.episode_days + 1, 2]`.
 
-    The first value is the elapsed share of the episode; the second is 1 while positions may be opened, else 0. Both are
-    0 if `trading.observe_portfolio` is false.
+    The first value is the share of the episode that has passed, from 0 to 1; the second is 1 on the first
+    `trading.trading_days` steps, when positions may be opened, then 0. Both are 0 without `trading.observe_portfolio`.
     """
     days = trading.episode_days
     times = [(step / days, 1.0 if step < trading.trading_days else 0.0) for step in range(days + 1)]
@@ -292,13 +299,13 @@ def episode_times(trading: TradingConfig, device: torch.device) -> Tensor:
 
 
 def check_first_days(prices: Prices, trading: TradingConfig, first_days: Tensor) -> Tensor:
-    """Check the first days of episodes, and return them on the prices' device: int64 `[episodes]`.
+    """Check the first days of episodes, and return them on the device of the prices: int64 `[E]`.
 
-    Days on the host are checked without waiting for a GPU.
+    If `first_days` is on the CPU, the check does not wait for a GPU.
 
     Raises:
-        InputError: an episode has days before the first or after the last price.
-        ValueError: `first_days` is not a vector of at least one day.
+        InputError: an episode begins before the first day of the prices, or ends after their last day.
+        ValueError: `first_days` is not an integer vector of at least one day.
     """
     if first_days.dim() != 1 or first_days.numel() == 0 or first_days.dtype.is_floating_point:
         raise ValueError(
@@ -312,25 +319,25 @@ def check_first_days(prices: Prices, trading: TradingConfig, first_days: Tensor)
         wrong = earliest if earliest < 0 else latest
         raise InputError(
             f"an episode of {trading.episode_days} days from day {wrong} does not fit into the {prices.days:,} days of "
-            f"prices: choose a first day from 0 to {last_start}."
+            f"prices (counted from 0): choose a first day from 0 to {last_start}."
         )
     device = prices.close.device
     return on_device(first_days.numpy(), device) if first_days.device.type == "cpu" else first_days.to(device)
 
 
 def check_actions(shape: tuple[int, ...], coefficients: Tensor, targets: Tensor, ranks: Tensor | None) -> None:
-    """Raise `ValueError` if coefficients, targets or ranks have another shape than `shape`."""
+    """Raise `ValueError` if coefficients, targets or ranks have another shape than `shape`; ranks may be None."""
     for name, values in (("coefficients", coefficients), ("targets", targets), ("ranks", ranks)):
         if values is not None and values.shape != shape:
             raise ValueError(f"{name} must have shape {list(shape)}, not {list(values.shape)}.")
 
 
 class DecisionInputs(NamedTuple):
-    """Inputs of a decision besides the actions, as tensors that a CUDA graph can read.
+    """Inputs of `TradingEnvironment.decide` besides the actions, as tensors that a CUDA graph can read.
 
     Attributes:
-        days: int64 `[E, 1]`, the day of the decision.
-        observed, later: results of `Positions.at`.
+        days: int64 `[E, 1]`, each episode's day of the decision.
+        observed, later: results of `Positions.at` for the step.
     """
 
     days: Tensor
@@ -339,7 +346,7 @@ class DecisionInputs(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """The K assets of highest rank on a day (int64), their actions, and whether each is held already: all `[E, K]`."""
+    """K assets, the highest rank first (int64), their actions (float64), and whether each was held (bool): `[E, K]`."""
 
     asset: Tensor
     coefficient: Tensor
@@ -350,23 +357,23 @@ class Decision(NamedTuple):
 class TradingEnvironment:
     """E episodes that advance together, each with its own portfolio of A assets.
 
-    Episode e starts at day f; at step s = 0 .. T - 1 (T = `trading.episode_days`) the agent decides after the close of
-    day t = f + s. On steps before `trading.trading_days` each of the `trading.purchases_per_day` tradable assets with
-    the highest ranks (`choose_assets`) is ordered if its coefficient reaches `trading.buy_threshold` and it is not
-    held; no other asset takes the place of a held one. `resolve_orders` has the rules of fills and exits. An asset may
-    be bought again on the day its position closed.
+    An episode starts on its first day f; at step s = 0 .. T - 1 (T = `trading.episode_days`) its agent decides after
+    the close of day f + s. On the first `trading.trading_days` steps it orders each of the K tradable assets with the
+    highest ranks (`choose_assets`) whose coefficient reaches `trading.buy_threshold` and which it does not hold; no
+    other asset takes the place of a held one. `resolve_orders` has the rules of fills and exits. An asset may be bought
+    again on the day on which its position closed.
 
-    Reward: a trade is worth its coefficient times its net gain in percent, losses times `trading.loss_multiplier`,
-    booked by `trading.credit`: `decision` at the step of the decision, `realized` at the step whose day is the exit's,
-    `marked` day by day from the fill to the exit, as the change of its value if it closed at the last known close.
+    Reward: a trade is worth its coefficient times its net gain in percent, losses times `trading.loss_multiplier`.
+    `trading.credit` says when: `decision` at the step of the decision, `realized` at the step of the day of the exit,
+    `marked` day by day from the fill to the exit, as the change of its worth if it were sold at the last known close.
     Each of the T days that ends without an open position (after the exits, the fills and a purchase at the close of
     that day) costs `trading.idle_penalty`, with classic bookkeeping unless a position closed on it; an episode without
-    a trade costs `trading.no_trade_penalty` at `trading.no_trade_step`. The sum over an episode does not depend on
+    a trade costs `trading.no_trade_penalty` at step `trading.no_trade_step`. The sum over an episode does not depend on
     `trading.credit`, up to rounding.
 
     The host waits for a GPU only at the last step, and in `reset` if the first days are on the GPU. After the last step
-    only rewards and summary are kept; with `record_trades` also the trades. `held_prices` defaults to
-    `HeldPrices.of(prices, trading)`.
+    only rewards and summary are kept, and the trades if `record_trades` is true. Environments can share `held_prices`;
+    None: `HeldPrices.of(prices, trading)`.
     """
 
     def __init__(
@@ -386,7 +393,7 @@ class TradingEnvironment:
 
     @torch.inference_mode()
     def reset(self, first_days: Tensor) -> None:
-        """Start episodes at `first_days`, int64 `[E]` on any device; see `check_first_days`."""
+        """Start one episode on each of `first_days`, int64 `[E]` on any device; errors: see `check_first_days`."""
         self._first_days = check_first_days(self.prices, self.trading, first_days)
         self._step_index = 0
         self._summary = None
@@ -410,10 +417,10 @@ class TradingEnvironment:
     def portfolio(self) -> Tensor:
         """Return the observed portfolios after the close of `days`, before the decision: float16 `[E, A, 4]`.
 
-        Held (0 or 1), days since the decision / `holding_days` (at most 1), unrealised gain (last known close / entry
-        price - 1, a fraction within plus or minus 5), coefficient / `max_coefficient` (the coefficient itself if
-        unbounded). Zero for an asset that is not held, for all of them when the episodes are over, and always if
-        `trading.observe_portfolio` is false. A position that closes on day t is no longer held on it.
+        The values: held (0 or 1), days since the decision / `trading.holding_days` (at most 1), unrealised gain (last
+        known close / entry price - 1, clipped to [-5, 5]), coefficient / `trading.max_coefficient` (if that is None,
+        the coefficient). All are 0 for an asset that is not held, once the episodes are over, and if
+        `trading.observe_portfolio` is false. A position that closes on a day is no longer held after its close.
         """
         if self._positions is not None and self.trading.observe_portfolio:
             return self._positions.observed(self._step_index)
@@ -421,18 +428,19 @@ class TradingEnvironment:
         return torch.zeros(shape, dtype=torch.float16, device=self._first_days.device)
 
     def step(self, coefficients: Tensor, targets: Tensor, ranks: Tensor | None = None) -> None:
-        """Order on the day `days` and move to the next day.
+        """Place the orders of the day `days` and move to the next day; after `trading.trading_days` there are none.
 
         Args:
             coefficients: any float dtype `[E, A]`, clipped to [0, `trading.max_coefficient`].
-            targets: any float dtype `[E, A]`, sale targets as fractions, clipped to [`trading.min_target`,
-                `trading.max_target`].
-            ranks: any float dtype `[E, A]`, clipped to [0, 1]; the assets of the highest ranks are bought. None: the
+            targets: any float dtype `[E, A]`, sale targets as fractions of the entry price, clipped to
+                [`trading.min_target`, `trading.max_target`].
+            ranks: any float dtype `[E, A]`, clipped to [0, 1]; the K assets of the highest ranks are ordered. None: the
                 coefficients serve as ranks.
 
         Raises:
             RuntimeError: the episodes are over, or `reset` was not called.
-            FloatingPointError: at the last step, if an action for a chosen asset or a reward is not finite.
+            ValueError: an argument has another shape.
+            FloatingPointError: at the last step, if an action for an ordered asset or a reward is not finite.
         """
         inputs = self.decision_inputs()
         check_actions((len(self._first_days), self.prices.assets), coefficients, targets, ranks)
@@ -445,7 +453,7 @@ class TradingEnvironment:
         `step` calls this, `decide` and `end_day` in turn; a CUDA graph can capture `decide`.
         """
         if self._positions is None:
-            raise RuntimeError("The episodes are over or not started: call reset before the next step.")
+            raise RuntimeError("The episodes of this TradingEnvironment are over or not started: call reset first.")
         if self._step_index >= self.trading.trading_days:
             return None
         return DecisionInputs(self._first_days.unsqueeze(1) + self._step_index, *self._positions.at(self._step_index))
@@ -455,14 +463,14 @@ class TradingEnvironment:
     def decide(
         self, inputs: DecisionInputs, coefficients: Tensor, targets: Tensor, ranks: Tensor | None = None
     ) -> Decision:
-        """Choose assets by the actions (see `step`), and open their positions."""
+        """Choose K assets by the actions (see `step`), and open the positions of the orders that are filled."""
         assert self._positions is not None
         asset, coefficient = choose_assets(self.prices, self.trading, inputs.days, coefficients, ranks)
         target = targets.gather(-1, asset).to(torch.float64)
         return Decision(asset, coefficient, target, self._positions.open(*inputs, asset, coefficient, target))
 
     def end_day(self, decision: Decision | None) -> None:
-        """Store the decision of the day, if there was one, and move to the next day."""
+        """Store the day's decision (None: there was none) and move to the next day; after the last, compute results."""
         assert self._positions is not None
         if decision is not None:
             self._decisions.append(decision)
@@ -480,15 +488,16 @@ class TradingEnvironment:
     def summary(self) -> EpisodeSummary:
         """Return the results of the episodes; raise RuntimeError before their end."""
         if self._summary is None:
-            raise RuntimeError("The episodes are not over: their rewards and trades are known after the last step.")
+            raise RuntimeError("The episodes are not over: call step until `done`, then read rewards and trades.")
         return self._summary
 
     def trades(self) -> pd.DataFrame:
-        """Return all trades of the episodes, one a row, by episode, decision and rank.
+        """Return all trades of the episodes, one a row, sorted by episode, decision and then rank.
 
-        Columns: episode, asset (its column), decision_day, fill_day, exit_day (days of the panel), entry, exit (prices,
-        slippage included), target (price of a sale before the last day), coefficient, gain (net, a fraction), value
-        (reward), reason (`target`; `time`: the end of the holding time; `delisted`: see `Fills.ended`).
+        Columns: episode (from 0), asset (number of its column in the panel), decision_day, fill_day, exit_day (days of
+        the prices), entry, exit (prices of one share, slippage included), target (price at which the sale target is
+        reached), coefficient, gain (net, a fraction), value (reward), reason of the sale (`target`; `time`: the holding
+        time ended; `delisted`: the asset had ended, see `Fills`).
 
         Raises:
             RuntimeError: the episodes are not over, or trades were not recorded.
@@ -522,7 +531,7 @@ class TradingEnvironment:
         return table
 
     def _orders(self) -> tuple[Orders, Tensor]:
-        """Return the orders of all decisions, and which were bought: each `[E, decisions, K]`."""
+        """Return the orders of all decisions, and which became trades (bool): each `[E, decisions, K]`."""
         asset, coefficient, target, held = (torch.stack(parts, dim=1) for parts in zip(*self._decisions, strict=True))
         days = self._decided_days()
         orders = [
@@ -552,21 +561,22 @@ def trade_whole_episodes(
     targets: Tensor,
     ranks: Tensor | None = None,
 ) -> tuple[Tensor, EpisodeSummary]:
-    """Trade E episodes of T = `trading.episode_days` days whose actions do not depend on the portfolio.
+    """Trade E episodes of T = `trading.episode_days` days, with actions that do not depend on the portfolio.
 
     The rules are those of `TradingEnvironment`. As orders do not move prices, all are resolved at once; only which
     assets are held is computed step by step.
 
     Args:
-        first_days: int64 `[E]`, on any device; see `check_first_days`.
-        coefficients: any float dtype `[E, D, A]`, D at least `trading.trading_days`; later days are ignored.
+        first_days: int64 `[E]`, first day of each episode, on any device.
+        coefficients: any float dtype `[E, D, A]`, D >= `trading.trading_days`; actions of later days are ignored.
         targets, ranks: of the same shape, as in `TradingEnvironment.step`.
 
     Returns:
         Rewards, float64 `[E, T]`, and the results of the episodes.
 
     Raises:
-        FloatingPointError: an action for a chosen asset or a reward is not finite.
+        InputError, ValueError: see `check_first_days` and `check_actions`.
+        FloatingPointError: an action for an ordered asset or a reward is not finite.
     """
     first_days = check_first_days(prices, trading, first_days)
     decisions = trading.trading_days
@@ -586,7 +596,7 @@ def trade_whole_episodes(
 
 
 def _leave_out_held(orders: Orders, steps: Tensor, assets: int) -> Tensor:
-    """Return which placed orders become trades, bool `[E, decisions, K]`: those whose asset is not held."""
+    """Return which placed orders become trades, those whose asset is not held: bool `[E, decisions, K]`."""
     bought = torch.zeros_like(orders.placed)
     exit_step = steps.unsqueeze(1) + orders.exit_offset
     # One column more than assets: it takes the orders that are not bought, so that no step has to select. It is flat:

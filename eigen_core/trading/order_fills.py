@@ -1,4 +1,4 @@
-"""Fills of orders, the same in rewards and accounts: day, price, slippage and transaction costs."""
+"""Fills of orders, by the same rules for rewards and accounts: day, price, slippage and transaction costs."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ Money = TypeVar("Money", float, Values, Tensor)
 
 @dataclass(frozen=True)
 class OrderCosts:
-    """Transaction cost of a purchase or a sale, and slippage of an order at the market, as fractions of a price."""
+    """Transaction cost of each purchase and sale, and slippage of market orders, as fractions of the price."""
 
     cost: float
     slippage: float
@@ -31,81 +31,79 @@ class OrderCosts:
         return cls(trading.cost_bps / _BASIS_POINTS, trading.slippage_bps / _BASIS_POINTS)
 
     def purchase_price(self, price: Money) -> Money:
-        """Return the price at which an order at the market buys: slippage included, transaction cost not."""
+        """Return the price at which a market order buys: slippage included, transaction cost not."""
         return price * (1.0 + self.slippage)
 
     def sale_price(self, price: Money) -> Money:
-        """Return the price at which an order at the market sells: slippage included, transaction cost not."""
+        """Return the price at which a market order sells: slippage included, transaction cost not."""
         return price * (1.0 - self.slippage)
 
     def paid(self, value: Money) -> Money:
-        """Return the money that leaves the account for a purchase of this value at its `purchase_price`."""
+        """Return the money paid for a purchase: its value at the `purchase_price` plus the transaction cost."""
         return value * (1.0 + self.cost)
 
     def received(self, value: Money) -> Money:
-        """Return the money that a sale of this value, at its `sale_price` or a target, brings to the account."""
+        """Return the money received for a sale: its value at the `sale_price` or a target less the transaction cost."""
         return value * (1.0 - self.cost)
 
     def net_gain(self, entry: Tensor, exit_price: Tensor) -> Tensor:
-        """Return the gain of a trade after the costs of both sides, as a fraction of the money paid.
-
-        Slippage is part of the two prices.
-        """
+        """Return the gain of a trade after all costs, as a fraction of the money paid; both prices include slippage."""
         return self.received(exit_price) / self.paid(entry) - 1.0
 
     def gain_at_market(self, entry: Tensor, price: Tensor) -> Tensor:
-        """Return the `net_gain` of a position that is sold at the market, where a share costs `price`."""
+        """Return the `net_gain` of a position that a market order sells at `price`, slippage not yet taken off."""
         return self.net_gain(entry, self.sale_price(price))
 
     def purchase_costs(self, entry: Values) -> Values:
-        """Return cost and slippage of buying one share at `entry`, a price with slippage (money)."""
+        """Return transaction cost plus slippage (money) of buying a share at `entry`, which includes slippage."""
         return entry * (self.cost + self.slippage / (1.0 + self.slippage))
 
     def sale_costs(self, exit_price: Values, at_target: NDArray[np.bool_]) -> Values:
-        """Return cost and slippage of selling one share at `exit_price`, a price with slippage (money).
+        """Return transaction cost plus slippage (money) of selling a share at `exit_price`, which includes slippage.
 
-        A sale at a target has no slippage.
+        A sale at its target has no slippage.
         """
         slippage = np.where(at_target, 0.0, self.slippage / (1.0 - self.slippage) if self.slippage < 1.0 else 0.0)
         return exit_price * (self.cost + slippage)
 
     @property
     def buying(self) -> float:
-        """Cost and slippage of a purchase as a share of its value without slippage."""
+        """Transaction cost plus slippage of a purchase, as a fraction of its value without slippage."""
         return (1.0 + self.slippage) * (1.0 + self.cost) - 1.0
 
     @property
     def selling(self) -> float:
-        """Cost and slippage of a sale as a share of its value without slippage."""
+        """Transaction cost plus slippage of a sale, as a fraction of its value without slippage."""
         return 1.0 - (1.0 - self.slippage) * (1.0 - self.cost)
 
 
 @dataclass(frozen=True)
 class Fills:
-    """Fills of orders at the market, `[days, assets]`.
+    """Fills of market orders, `[days, assets]`; a day is a row of the prices, an asset a tradable column.
 
     An order is filled on a day on which the asset has a price: at its open if `trading.fill` is `next_open` and there
-    is one, else at its close. A purchase that is not filled on its day lapses. A sale is due at the close of the day
-    that is `trading.holding_days` sessions of the asset after its decision; where the asset has no close on that day,
-    the sale waits for its next fill. An asset without a price for `trading.delisting_days` of its sessions counts as
-    ended on the last of them, and no earlier: a sale that waits is then booked at the last close less
-    `trading.delisting_loss`. A position whose sale is not filled by `Prices.last_day` counts at the last close, unsold.
+    is an open, else at its close. A purchase that is not filled on its day lapses. A sale is due at the close of the
+    day that is `trading.holding_days` sessions of the asset after its decision (a session is a day on which the asset's
+    market is open); where the asset has no close on that day, the sale waits for its next fill. An asset without a
+    price for `trading.delisting_days` of its sessions counts as ended (delisted) on the last of them, and no earlier: a
+    sale that waits is then booked at the last close less `trading.delisting_loss`. A position whose sale is not filled
+    by `Prices.last_day` stays open and counts at the last close.
 
     Attributes:
-        price: float64, at which an order is filled on the day, without slippage; NaN: not filled.
-        end_price: float64, worth of a share of an asset that has ended.
+        price: float64, price at which an order is filled on the day, without slippage; NaN: it is not filled.
+        end_price: float64, worth of a share once the asset has ended: the last close less `trading.delisting_loss`.
         entry: float64, by the day of the decision: price of one share bought, slippage included; NaN: not filled.
-        sale, sale_day: float64, int64, by the day on which a sale is due: its price, without slippage, and its day;
-            a day after `Prices.last_day` where it is not filled.
-        exit, exit_offset: float64, int64, by the day of the decision: the same for the sale that ends the holding
-            time, as days after the decision.
+        sale, sale_day: float64, int64, by the day on which a sale is due: the price of its fill, without slippage, and
+            the day of its fill; a day after `Prices.last_day` where it is not filled.
+        exit, exit_offset: float64, int64, by the day of the decision: price of the sale that ends the holding time,
+            without slippage, and days from the decision to its fill.
         due_offset: int64, by the day of the decision: days to the day on which the sale that ends the holding time is
             due; less than `exit_offset` where this sale waits.
-        target_offset: int64, by the day of the decision: the last day after it on which a sale target can be reached.
+        target_offset: int64, by the day of the decision: days to the last day on which a sale target can be reached.
         ended: bool, the asset counts as ended on the day.
         sale_delisted: bool, by the day on which a sale is due: it is booked because the asset has ended.
-        exit_delisted: bool, by the day of the decision: the same for the sale that ends the holding time.
-        longest: most days from a decision that is filled to its sale; at least `trading.holding_days`.
+        exit_delisted: bool, by the day of the decision: as `sale_delisted`, for the sale that ends the holding time.
+        longest: most days from the decision of an order that is filled to its sale; at least `trading.holding_days`.
     """
 
     price: Tensor
@@ -124,7 +122,7 @@ class Fills:
 
     @staticmethod
     def rules(trading: TradingConfig) -> Hashable:
-        """Return the settings that fills depend on."""
+        """Return the settings that fills depend on, as a key of a dictionary."""
         sales = (trading.holding_days, trading.delisting_days, trading.delisting_loss, trading.bookkeeping)
         return trading.fill, trading.slippage_bps, *sales
 
@@ -135,7 +133,7 @@ class Fills:
         """Compute the fills of all days; see `Prices` for the arguments.
 
         Raises:
-            InputError: `trading.delisting_loss` is None, and some asset does not trade on some day after its first.
+            InputError: `trading.delisting_loss` is None, and an asset has no price on a day after its first price.
         """
         days, device = len(close), close.device
         day = torch.arange(days, device=device)[:, None]
@@ -149,9 +147,9 @@ class Fills:
         if trading.delisting_loss is None and bool(missing.any()):
             row, column = missing.nonzero()[0].tolist()
             raise InputError(
-                "trading.delisting_loss is empty, as in runs of earlier versions, which need a price of every symbol "
-                f"on all days after its first. The symbol in column {column} does not trade on day {row} (both counted "
-                "from 0): results would be wrong. Train a new run."
+                "trading.delisting_loss is empty, as in runs of earlier versions of Eigen: every symbol then needs a "
+                f"price on all days after its first. The symbol in column {column} does not trade on day {row} (both "
+                "counted from 0): results would be wrong. Train a new run."
             )
 
         # Sales, by the day on which they are due.
@@ -207,8 +205,8 @@ class Fills:
     def due_after(self, day: Tensor, asset: Tensor, exit_offset: Tensor) -> Tensor:
         """Return the days from the decision to the day on which each trade's sale was due, int64.
 
-        They are `exit_offset` unless the sale at the end of the holding time waited for its fill. The arguments, int64
-        of each trade, are broadcast to each other.
+        This is `exit_offset` unless the sale that ends the holding time waited for its fill. The arguments are the day
+        of the decision, the asset and the days to the exit of each trade, int64, and are broadcast to each other.
         """
         return torch.minimum(exit_offset, self.due_offset[day, asset])
 
@@ -219,12 +217,12 @@ def fill_offset(trading: TradingConfig) -> int:
 
 
 def ended_by(filled: Tensor, session: Tensor, delisting_days: int) -> Tensor:
-    """Return which assets count as ended (`Fills`), bool `[days, assets]`.
+    """Return on which days assets count as ended (`Fills`), bool `[days, assets]`.
 
     Args:
-        filled: bool `[days, assets]`, the asset has a price.
-        session: bool `[days, assets]`, see `Prices`.
-        delisting_days: see `TradingConfig.delisting_days`.
+        filled: bool `[days, assets]`, the asset has a price on the day.
+        session: bool `[days, assets]`, the market of the asset is open on the day.
+        delisting_days: sessions without a price after which an asset counts as ended.
     """
     sessions = session.to(torch.int64).cumsum(0)
     before = torch.where(filled, torch.arange(len(filled), device=filled.device)[:, None], -1).cummax(0).values
@@ -233,11 +231,11 @@ def ended_by(filled: Tensor, session: Tensor, delisting_days: int) -> Tensor:
 
 
 def _first_from(where: Tensor, day: Tensor) -> Tensor:
-    """Return the first day from each day on, that day included, on which `where` is true; else the number of days."""
+    """Return the first day from each day on on which `where` is true, `[days, assets]`; none: the number of days."""
     return torch.where(where, day, len(where)).flip(0).cummin(0).values.flip(0)
 
 
 def _first_after(where: Tensor, day: Tensor) -> Tensor:
-    """Return the first day after each day on which `where` is true; else the number of days."""
+    """Return the first day after each day on which `where` is true, `[days, assets]`; none: the number of days."""
     first = _first_from(where, day)
     return torch.cat([first[1:], torch.full_like(first[:1], len(where))])

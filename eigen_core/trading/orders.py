@@ -1,4 +1,7 @@
-"""Orders and their exits: which assets are bought, when they are sold, and the reward of a trade."""
+"""Orders and their exits: which assets are bought, when they are sold, and the reward of a trade.
+
+A day is a row of the prices; an asset is the number of a tradable column, from 0; K is `trading.purchases_per_day`.
+"""
 
 from dataclasses import dataclass, fields
 from functools import cache, reduce
@@ -19,13 +22,13 @@ _ASSET = MAX_ASSETS - 1
 
 @dataclass(frozen=True)
 class Trades:
-    """Fills and exits of orders. Where `filled` is false, the rest has no meaning.
+    """Fills and exits of orders, of any shape. Where `filled` is false, the other values have no meaning.
 
     Attributes:
-        filled: bool `[...]`, there was a price to fill the order.
-        exit_offset: int64 `[...]`, days from the decision to the exit, 1 to `Fills.longest`.
-        entry, exit: float64 `[...]`, prices of one share, slippage included.
-        at_target: bool `[...]`, sold at the target, not at the end of the holding time.
+        filled: bool, there is a price to fill the order.
+        exit_offset: int64, days from the decision to the exit, 1 to `Fills.longest`.
+        entry, exit: float64, prices of one share, slippage included.
+        at_target: bool, sold at the target price; else by the sale that ends the holding time.
     """
 
     filled: Tensor
@@ -37,18 +40,18 @@ class Trades:
 
 @dataclass(frozen=True)
 class Orders(Trades):
-    """Orders of decisions, and how they would fill and close.
+    """Orders of decisions, `[..., K]`, and how they fill and close if their asset is not held already.
 
-    The last dimension has the K = `trading.purchases_per_day` orders of a decision, the highest rank first. Where
-    `placed` is false, only asset, coefficient and target have a meaning.
+    The last dimension has the orders of a decision, the highest rank first. Where `placed` is false, only asset,
+    coefficient and target have a meaning.
 
     Attributes:
-        asset: int64 `[..., K]`, the asset; a decision's placed orders are of different assets.
-        coefficient: float64 `[..., K]`, within the bounds; -1 if no more assets are tradable.
-        target: float64 `[..., K]`, the agent's sale target.
-        placed: bool `[..., K]`, the coefficient reaches `trading.buy_threshold` and there is a price to fill the order.
-        gain: float64 `[..., K]`, net gain of the trade as a fraction.
-        value: float64 `[..., K]`, reward of the trade.
+        asset: int64; the placed orders of a decision are of different assets.
+        coefficient: float64, from 0 to `trading.max_coefficient`; -1 where fewer than K assets are tradable.
+        target: float64, the agent's sale target as a fraction of the entry price, not clipped.
+        placed: bool, the coefficient reaches `trading.buy_threshold` and there is a price to fill the order.
+        gain: float64, net gain of the trade as a fraction of the money paid.
+        value: float64, reward of the trade; see `trade_value`.
     """
 
     asset: Tensor
@@ -64,35 +67,34 @@ def concat_orders(parts: list[Orders]) -> Orders:
 
 
 def batch_slices(count: int, cells: int) -> list[slice]:
-    """Return slices that cut `count` items of `cells` values each into batches, which bounds memory."""
+    """Return slices that cut `count` items of `cells` values each into batches of at most 2^20 values or one item."""
     step = max(1, _CELLS_AT_A_TIME // cells)
     return [slice(start, start + step) for start in range(0, count, step)]
 
 
 def sum_of_day(values: Tensor) -> Tensor:
-    """Sum each decision's orders one by one, `[..., K]` to `[...]`: bits do not depend on the number of decisions."""
+    """Sum over the K orders of each decision, `[..., K]` to `[...]`, one by one: bits are the same in every batch."""
     return reduce(torch.add, values.unbind(-1))
 
 
 def choose_assets(
     prices: Prices, trading: TradingConfig, days: Tensor, coefficients: Tensor, ranks: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Choose the tradable assets with the highest ranks for each decision.
+    """Choose the K tradable assets with the highest ranks for each decision.
 
     Ranks are compared as float32. Among equal ranks the asset with the highest `Prices.precedence` comes first, so that
-    no column is favoured. With classic bookkeeping the first column does, and assets that are not tradable can be
-    chosen.
+    no asset is favoured on all days. With classic bookkeeping the first asset comes first, and assets that are not
+    tradable can be chosen.
 
     Args:
-        days: int64 `[...]`, day of the decision, made after its close.
+        days: int64 `[...]`, day of each decision, which is made after the close.
         coefficients: any float dtype `[..., assets]`, clipped to [0, `trading.max_coefficient`].
         ranks: any float dtype `[..., assets]`, clipped to [0, 1]; None, and with classic bookkeeping: the
             coefficients serve as ranks.
 
     Returns:
-        K = `trading.purchases_per_day` assets, int64 `[..., K]`, the highest rank first, and their coefficients,
-        float64 `[..., K]`: -1 if fewer assets are tradable, NaN if the rank is NaN. A NaN ranks highest, so that it
-        cannot go unseen.
+        Assets, int64 `[..., K]`, the highest rank first, and their coefficients, float64 `[..., K]`: -1 where fewer
+        than K assets are tradable, NaN where the rank is NaN. NaN ranks highest, so that a diverged agent is noticed.
     """
     most = trading.max_coefficient
     if trading.bookkeeping == "classic":
@@ -115,8 +117,8 @@ def choose_assets(
 def _sort_keys(prices: Prices, days: Tensor, wanted: Tensor, limit: float | None) -> Tensor:
     """Return keys that sort assets by rank and then precedence, int64 `[..., assets]`; below 0: not tradable.
 
-    The maximum is the first asset, whose number is in the last bits. The bits of a float32 that is not negative,
-    read as an integer, are in the order of the numbers, with NaN at the end; precedence takes the bits below.
+    The highest key is that of the asset to choose first; its last 16 bits are the asset's number. The bits of a float32
+    that is not negative, read as an integer, sort like the numbers, with NaN at the end; precedence takes lower bits.
     """
     # The smallest float32 that is not below the limit, so that the same values are equal as in float64.
     bounded = wanted.to(torch.float32).clamp(min=0.0, max=None if limit is None else _float32_from(limit))
@@ -135,7 +137,7 @@ def _float32_from(value: float) -> float:
 def orders_of(
     prices: Prices, trading: TradingConfig, days: Tensor, asset: Tensor, coefficient: Tensor, target: Tensor
 ) -> Orders:
-    """Return the orders `[..., K]` of decisions on `days`, int64 `[...]`, also for assets that are held already."""
+    """Return the orders `[..., K]` of decisions on `days`, int64 `[...]`, as if no asset were held already."""
     days = days.unsqueeze(-1)
     trades = resolve_orders(prices, trading, days, asset, target)
     gain = OrderCosts.of(trading).net_gain(trades.entry, trades.exit)
@@ -152,22 +154,22 @@ def orders_of(
 
 
 def resolve_orders(prices: Prices, trading: TradingConfig, days: Tensor, assets: Tensor, targets: Tensor) -> Trades:
-    """Resolve orders from fill to exit; orders do not move prices, so the prices determine both.
+    """Return when and at which prices orders are filled and closed; orders do not move prices.
 
     Args:
-        days: int64, day t of the decision; `t + trading.holding_days` must lie inside the prices.
-        assets: int64 `[...]`, asset ordered, with a close on day t; `days` has the same shape or is broadcast to it.
+        days: int64, day t of the decision; day t + `trading.holding_days` must have a row in the prices.
+        assets: int64 `[...]`, asset to buy, with a close on day t; `days` has the same shape or is broadcast to it.
         targets: float64 `[...]`, sale target as a fraction of the entry price, clipped to
             [`trading.min_target`, `trading.max_target`].
 
     The rules:
-        Fill: `same_close` on day t, else on t + 1, at the price of `Fills`; without one the order lapses. The entry
-        price is the fill price times (1 + slippage).
-        Exit: at the target price, entry price times (1 + target), on the first day whose high reaches it, counted
-        from the day of the fill if that was at the open, else from the day after it; days without a high are
-        skipped. If the target is not reached within `holding_days` sessions of the asset, at the fill of the sale that
-        is due then (`Fills`), times (1 - slippage). With classic bookkeeping the first day without any price ends the
-        holding time, and a last day without a close closes at the entry price.
+        Fill: if `trading.fill` is `same_close` on day t, else on t + 1, at `Fills.price`; without a price on that day
+        the order lapses. The entry price is the fill price times (1 + slippage).
+        Exit: at the target price, entry price times (1 + target), on the first day whose high reaches it, from the day
+        of the fill on if that was at the open, else from the day after; days without a high are skipped. If no high
+        reaches the target within `trading.holding_days` sessions of the asset, at the fill of the sale that is due then
+        (`Fills`), times (1 - slippage). With classic bookkeeping the first day without any price ends the holding time
+        early, and a position without a close on its last day closes at the entry price.
     """
     fills, columns = prices.fills(trading), prices.assets
     cell = days * columns + assets
@@ -206,10 +208,10 @@ def resolve_orders(prices: Prices, trading: TradingConfig, days: Tensor, assets:
 
 @cache
 def _days_held(holding: int, columns: int, dimensions: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Return for each day of a holding time: its number after the decision, the offset of its prices, the days left.
+    """Return for the `holding` days after a decision: their numbers, from 1; offsets of their prices; days left, to 1.
 
-    Numbers begin with 1; offsets are from the decision's day in the flat `[days, assets]`. Each is `[holding, 1, ...]`
-    with `dimensions` ones. Days left have the smallest integer type that holds them, which is the fastest.
+    Offsets are from the decision's day in flat prices `[days, columns]`. Each result is `[holding, 1, ...]` with
+    `dimensions` ones. Days left have the smallest integer dtype that holds them, which is the fastest.
     """
     offsets = torch.arange(1, holding + 1, device=device).view(-1, *[1] * dimensions)
     small = torch.uint8 if holding < torch.iinfo(torch.uint8).max else torch.int32
@@ -217,11 +219,11 @@ def _days_held(holding: int, columns: int, dimensions: int, device: torch.device
 
 
 def target_price(trading: TradingConfig, entry: Tensor, targets: Tensor) -> Tensor:
-    """Return the price at which a position is sold before its last day; `targets` as in `resolve_orders`."""
+    """Return the price at which a sale target is reached; `targets` as in `resolve_orders`."""
     return entry * (1.0 + targets.clamp(trading.min_target, trading.max_target))
 
 
 def trade_value(trading: TradingConfig, coefficient: Tensor, gain: Tensor) -> Tensor:
-    """Return the reward of a trade: coefficient times gain in percent, a loss times `trading.loss_multiplier`."""
+    """Return the reward of a trade: coefficient x net `gain` (a fraction) x 100, a loss x `trading.loss_multiplier`."""
     plain = coefficient * gain * PERCENT
     return torch.where(gain < 0.0, plain * trading.loss_multiplier, plain)

@@ -1,4 +1,4 @@
-"""Prices of the tradable columns on a device."""
+"""Prices of the assets of a panel (its tradable columns) as tensors."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
@@ -15,23 +15,23 @@ from eigen_core.market.trading_days import sessions_of
 from eigen_core.trading.order_fills import Fills
 
 MAX_ASSETS = 2**16
-"""Largest number of assets."""
+"""Largest number of assets in a panel."""
 NOT_TRADABLE = MAX_ASSETS**2 * 2**31
-"""Greater than any key that sorts assets (`choose_assets`): a key minus this is negative."""
+"""Greater than any key by which `choose_assets` sorts assets: a key minus this is below 0."""
 
 
 def _last_known(prices: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Carry each column's last price forward."""
+    """Fill NaN with the last price before it in the same column, `[days, assets]`."""
     row = np.where(np.isnan(prices), 0, np.arange(len(prices))[:, None])
     np.maximum.accumulate(row, axis=0, out=row)
     return np.take_along_axis(prices, row, axis=0)
 
 
 def precedence_of(dates: NDArray[np.datetime64], assets: int) -> NDArray[np.int64]:
-    """Return pseudo-random numbers that order the assets of each date, int64 `[days, assets]`, all different.
+    """Return pseudo-random numbers by which to sort the assets of each date, int64 `[days, assets]`, all different.
 
-    A date and a column become 64 bits, mixed by a bijection (Steele et al. 2014, "Fast splittable pseudorandom number
-    generators", figure 16).
+    The bits of a date and of an asset's number are joined to 64 bits and mixed by a bijection (Steele et al. 2014,
+    "Fast splittable pseudorandom number generators", figure 16).
     """
     day = dates.astype("datetime64[D]").astype(np.uint64)
     bits: NDArray[np.uint64] = np.left_shift(day[:, None], np.uint64(32)) + np.arange(assets, dtype=np.uint64)
@@ -43,18 +43,18 @@ def precedence_of(dates: NDArray[np.datetime64], assets: int) -> NDArray[np.int6
 
 @dataclass(frozen=True)
 class Prices:
-    """Prices of the tradable columns, float64 `[days, assets]`, NaN where there is none.
+    """Prices of assets by day, float64 `[days, assets]`: days are the rows of a panel, assets its tradable columns.
 
     Attributes:
-        open, high, close: prices of the day.
-        last_close: the last known close at the end of the day; NaN before the first.
+        open, high, close: prices of the day; NaN where there is none.
+        last_close: the close of the day, or else the last one before it; NaN before the asset's first close.
         tradable: bool, the asset has a close above zero on the day.
-        missing: bool, the asset has no price at all on the day.
-        precedence: int64, place of an asset in the order of its day, from 0, times `MAX_ASSETS`, plus the asset: among
-            equal ranks the highest comes first. The order depends on the date and the columns alone. Minus
-            `NOT_TRADABLE` where the asset is not tradable.
-        session: bool, the market of the asset is open; see `sessions_of`.
-        last_day: int64 `[days]`, the last day whose prices an order of the day may use (`Panel.last_days`).
+        missing: bool, the asset has no open, high, low or close on the day.
+        precedence: int64, place of the asset in a pseudo-random order of the day (`precedence_of`), from 0, times
+            `MAX_ASSETS`, plus the asset's number; minus `NOT_TRADABLE` where the asset is not tradable. Among assets of
+            equal rank the one with the highest precedence is bought first. It depends on the date and columns alone.
+        session: bool, the market of the asset is open on the day; see `sessions_of`.
+        last_day: int64 `[days]`, the last day whose prices an order decided on the day may use (`Panel.last_days`).
     """
 
     open: Tensor
@@ -70,9 +70,11 @@ class Prices:
 
     @classmethod
     def of_panel(cls, panel: Panel, device: torch.device) -> "Prices":
-        """Return the prices of a panel; raise InputError if it has more than `MAX_ASSETS` tradable columns."""
+        """Return the prices of a panel; raise InputError if it has more than `MAX_ASSETS` assets."""
         if panel.assets > MAX_ASSETS:
-            raise InputError(f"{panel.assets:,} columns are tradable, and at most {MAX_ASSETS:,} can be: omit some.")
+            raise InputError(
+                f"{panel.assets:,} symbols are tradable, and at most {MAX_ASSETS:,} can be: name fewer: market.symbols."
+            )
 
         def on_device(values: NDArray[np.float64]) -> Tensor:
             return torch.tensor(np.asarray(values), dtype=torch.float64, device=device)
@@ -97,10 +99,10 @@ class Prices:
         )
 
     def fills(self, trading: TradingConfig) -> Fills:
-        """Return the fills of orders by the rules of `trading`, computed once; see `Fills.of`."""
+        """Return the fills of orders by the rules of `trading`, computed once for the same rules; see `Fills.of`."""
         rules = Fills.rules(trading)
         if rules not in self._fills:
-            # A GPU has no deterministic cumulative sum.
+            # On the CPU: a GPU has no deterministic cumulative sum.
             prices = (self.open, self.close, self.last_close, self.session, self.last_day)
             opened, close, last_close, session, last_day = map(Tensor.cpu, prices)
             found = Fills.of(opened, close, last_close, session, last_day, trading)
@@ -117,9 +119,10 @@ class Prices:
 
 
 def prices_of_span(prices: Prices, span: range, days_after: int) -> Prices:
-    """Return the prices of a span as they are known at its end: `days_after` days without any price follow.
+    """Return the prices of a span, a range of days, as known at its end: `days_after` days without any price follow.
 
-    The last known close continues over these days and values open positions; the days count as sessions.
+    On these days open positions count at the last close of the span, and the market of every asset is open. Day 0 of
+    the result is the first day of the span.
     """
     rows = slice(span.start, span.stop)
 
