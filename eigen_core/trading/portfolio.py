@@ -1,8 +1,9 @@
-"""Portfolios of target weights: weights of scores, the growth of an account, and accounts in money.
+"""Portfolios of target weights: from an agent's scores to weights, the growth of an account, and accounts in money.
 
-Weights are `[..., assets]`, shares of the equity; the rest to 1 is cash. Trades do not move prices, so that the growth
-of an account is a differentiable function of the weights (Moody and Saffell 2001, "Learning to trade via direct
-reinforcement", section II).
+An agent gives each asset a score, a real number; `target_weights` turns scores into weights, `[..., assets]`, which are
+shares of the equity; 1 less their sum is cash. Orders do not move prices, so that the growth of an account is a
+differentiable function of the weights (Moody and Saffell 2001, "Learning to trade via direct reinforcement", section
+II).
 """
 
 from dataclasses import dataclass, replace
@@ -24,19 +25,20 @@ from eigen_core.trading.trades import ROUNDING
 _MASKED = -1e9
 _ROUNDING_STEPS = 64
 _LEAST_GROWTH = 1e-3
-"""Smallest growth factor of an account in a day, so that its logarithm stays finite."""
+"""Smallest growth factor of an account in one day; its logarithm so stays finite."""
 
 
 def move_scores(scores: Tensor, wanted: Tensor, speeds: Tensor) -> Tensor:
-    """Move scores to `wanted` by the share `speeds`, from 0 to 1; all `[..., assets]`."""
+    """Move scores towards `wanted` by fractions `speeds`, 0 (not at all) to 1 (all the way); all `[..., assets]`."""
     return scores + speeds * (wanted - scores)
 
 
 def smooth_scores(wanted: Tensor, speeds: Tensor) -> Tensor:
-    """Return the scores of all days: on the first as wanted, then moved every day (`move_scores`).
+    """Return the scores of all days: those wanted on the first day, then moved towards `wanted` daily (`move_scores`).
 
-    The recurrence is linear, so days are joined in pairs, then in fours, and so on (Hillis and Steele 1986, "Data
-    parallel algorithms", "Sum of an array": all partial sums). Arguments and result: `[..., days, assets]`.
+    The recurrence is linear, so it is computed in parallel: days are joined in pairs, then in fours, and so on (Hillis
+    and Steele 1986, "Data parallel algorithms", "Sum of an array": all partial sums). Arguments and result are
+    `[..., days, assets]`.
     """
     kept = torch.cat([torch.zeros_like(speeds[..., :1, :]), 1.0 - speeds[..., 1:, :]], dim=-2)
     scores = wanted * (1.0 - kept)
@@ -50,26 +52,25 @@ def smooth_scores(wanted: Tensor, speeds: Tensor) -> Tensor:
 
 
 def target_weights(scores: Tensor, tradable: Tensor, short: float = 0.0) -> Tensor:
-    """Return the weights of scores: (1 + short) softmax(scores) - short softmax(-scores).
+    """Return the weights of scores, `[..., assets]`: (1 + short) softmax(scores) - short softmax(-scores).
 
-    The softmax is over the tradable assets and cash, whose score is 0.
+    The softmax is over the tradable assets and cash, whose score is 0; assets that are not tradable get weight 0.
 
     Args:
-        scores: `[..., assets]`.
-        tradable: bool `[..., assets]`; other assets get no weight.
-        short: see `PortfolioConfig.short`.
+        scores, tradable: `[..., assets]`, tradable bool.
+        short: value of assets that may be sold short, as a share of the equity (`PortfolioConfig.short`).
     """
     long = _shares(scores, tradable)
     return (1.0 + short) * long - short * _shares(-scores, tradable) if short else long
 
 
 def equal_weights_like(weights: Tensor, tradable: Tensor) -> Tensor:
-    """Return equal weights of the tradable assets with the sum of `weights`; both `[..., assets]`."""
+    """Return equal weights of the tradable assets whose sum is that of `weights`; all `[..., assets]`."""
     return weights.sum(-1, keepdim=True) * tradable / tradable.sum(-1, keepdim=True).clamp_min(1)
 
 
 def _shares(scores: Tensor, tradable: Tensor) -> Tensor:
-    """Return the softmax with cash, by hand: the rounding of torch's backward pass depends on the number of threads."""
+    """Return the softmax over assets and cash; the rounding of torch's backward pass depends on the threads."""
     masked = scores.masked_fill(~tradable, _MASKED)
     highest = masked.detach().amax(-1, keepdim=True).clamp_min(0.0)
     powers = torch.exp(masked - highest)
@@ -79,8 +80,8 @@ def _shares(scores: Tensor, tradable: Tensor) -> Tensor:
 def worth_at_fills(prices: Prices, trading: TradingConfig) -> Tensor:
     """Return the worth of a share at the fill of each day's decision, float64 `[days - fill_offset, assets]`.
 
-    This is the price of the fill; without a fill the last known close; once the asset has ended `Fills.end_price`. NaN
-    before the first price.
+    This is the price of the fill; without a fill, the last known close; once the asset counts as ended (`Fills`),
+    `Fills.end_price`; before its first price, NaN.
     """
     offset, fills = fill_offset(trading), prices.fills(trading)
     price = fills.price[offset:]
@@ -89,17 +90,17 @@ def worth_at_fills(prices: Prices, trading: TradingConfig) -> Tensor:
 
 
 def rebalance(held: Tensor, wanted: Tensor, stays: Tensor | None, costs: OrderCosts) -> tuple[Tensor, Tensor, Tensor]:
-    """Bring positions to target weights at one fill: the rule of rewards, accounts and orders alike.
+    """Bring positions to target weights at one fill; rewards, accounts and the orders of `eigen act` use this rule.
 
     Weights are shares of the equity at the prices of the fill. Sales come first, and purchases shrink in proportion
     where they would take more than the cash; weights with a sum above 1, as `PortfolioConfig.short` allows, borrow the
-    rest. Cash and the filled positions pay the costs of the change in proportion, so that a position that is not filled
-    keeps its shares.
+    excess over 1. Cash and the positions whose orders are filled pay the costs in proportion to their value, so that a
+    position whose order is not filled keeps its number of shares.
 
     Args:
         held: `[..., assets]`, weights before the fill.
-        wanted: `[..., assets]`, weights to have after it; differentiable.
-        stays: bool `[..., assets]`, the order is not filled; None: all orders are.
+        wanted: `[..., assets]`, target weights; differentiable.
+        stays: bool `[..., assets]`, the asset's order is not filled; None: all orders are filled.
 
     Returns:
         Weights after the fill, as shares of the equity after costs; purchases (below 0: sales) and their costs, as
@@ -112,7 +113,7 @@ def rebalance(held: Tensor, wanted: Tensor, stays: Tensor | None, costs: OrderCo
 
 
 def _affordable(held: Tensor, wanted: Tensor, stays: Tensor) -> Tensor:
-    """Return the weights that the cash can pay where some positions stay, before costs."""
+    """Return the weights before costs that the cash can pay for, where `stays` keeps some positions."""
     borrowed = (wanted.sum(-1, keepdim=True) - 1.0).clamp_min(0.0)
     wanted = torch.where(stays, held, wanted)
     bought = (wanted - held).clamp_min(0.0)
@@ -123,7 +124,7 @@ def _affordable(held: Tensor, wanted: Tensor, stays: Tensor) -> Tensor:
 
 
 def _without_costs(weights: Tensor, stays: Tensor, paid: Tensor) -> Tensor:
-    """Take costs from cash and the positions that do not stay; return weights as shares of the equity after costs."""
+    """Take costs from cash and the filled positions; return weights as shares of the equity after costs."""
     costs = paid.sum(-1, keepdim=True)
     trades = 1.0 - weights.masked_fill(~stays, 0.0).sum(-1, keepdim=True)
     # With short sales, cash and filled positions can be worth less than the costs: then cash alone pays.
@@ -135,14 +136,16 @@ def _without_costs(weights: Tensor, stays: Tensor, paid: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Rebalancing:
-    """Returns and fills of target weights by the day of the decision, `[days, assets]`.
+    """Returns of assets and fills of orders by the day of the decision, `[days, assets]`.
 
     Attributes:
         returns: float, of each asset from the fill of a day's decision to the fill of the next day's, as a fraction.
         stays: bool, the day's order is not filled: the position stays as it is. False before the asset's first close.
-        ended: bool, the asset counts as ended on the day of the decision (`Fills`): the position is paid out.
-        halted: bool on the host, days on which some position stays or is paid out. After `on` with a tensor, those of
-            the whole table.
+        ended: bool, the asset counts as ended (delisted) on the day of the decision (`Fills`): the position is sold at
+            `Fills.end_price`.
+        halted: bool on the host, `[days]`: on the day, an asset stays or has ended. A tensor as argument of `on` leaves
+            it as it is, of all days.
+        costs: costs of orders.
     """
 
     returns: Tensor
@@ -153,7 +156,7 @@ class Rebalancing:
 
     @classmethod
     def of(cls, prices: Prices, trading: TradingConfig) -> Self:
-        """Compute the table of all days for which the prices reach to the fill of the next day's decision, float64."""
+        """Return the table, returns as float64, of all days but those whose next day's fill is after the last price."""
         fills, worth = prices.fills(trading), worth_at_fills(prices, trading)
         returns = (worth[1:] / worth[:-1] - 1.0).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
         # Before its first close an asset is not held, and has no weight.
@@ -162,21 +165,21 @@ class Rebalancing:
         return cls(returns, stays, ended, (stays | ended).any(-1).cpu().numpy(), OrderCosts.of(trading))
 
     def on(self, days: Tensor | slice, dtype: torch.dtype = torch.float64) -> "Rebalancing":
-        """Return the table of some days: an index of any shape `[..., days]`, or a slice."""
+        """Return the table of some days, as indices of any shape `[..., days]` or a slice; `dtype`: of the returns."""
         returns = self.returns[days].to(dtype)
         # Days on the device are not read back: the whole table's days include them.
         halted = self.halted[days] if isinstance(days, slice) else self.halted
         return replace(self, returns=returns, stays=self.stays[days], ended=self.ended[days], halted=halted)
 
     def growth(self, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Bring an account that begins with cash to its target weights day after day.
+        """Rebalance accounts, which begin with cash alone, to target weights every day.
 
         Args:
-            targets: `[..., days, assets]`, decided on the days of this table; differentiable.
+            targets: weights `[..., days, assets]`, decided on the days of this table; differentiable.
 
         Returns:
-            Logarithm of the growth from each day's fill to the next in percent, costs included, and the turnover at
-            the fill, as a share of the equity; both `[..., days]`.
+            100 times the logarithm of the growth from each day's fill to the next, costs included, and the turnover
+            (purchases plus sales) at the fill, as a share of the equity; both `[..., days]`.
         """
         if self.halted.any():
             weights, change, paid = self._day_by_day(targets)
@@ -190,7 +193,7 @@ class Rebalancing:
         return logarithm * PERCENT, change.abs().sum(-1)
 
     def _day_by_day(self, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the results of `rebalance` day by day, where the weights of a day depend on those before."""
+        """Return the results of `rebalance` on all days, computed one by one since each day's depend on the last's."""
         filled, held = [], torch.zeros_like(targets[..., 0, :])
         for day, of_day in enumerate(targets.unbind(-2)):
             table = replace(self, **{name: getattr(self, name)[..., day, :] for name in ("returns", "stays", "ended")})
@@ -206,16 +209,17 @@ class Rebalancing:
 
 @dataclass(frozen=True)
 class WeightsAccounts(Accounts):
-    """The accounts of traders that hold target weights.
+    """The accounts of traders (agents or baselines) that rebalance to target weights every day.
 
     Attributes:
         fill_offset: days from a decision to its fill.
-        prices: float64 `[decisions, assets]`, of one share at the fill of each day's decision, without slippage.
+        prices: float64 `[days - fill_offset, assets]`, of one share at the fill of each day's decision, without
+            slippage.
         worth: float64 `[days, assets]`, of one share at the close: the last known close, less
             `trading.delisting_loss` once the asset counts as ended.
-        shares: float64 `[traders, days, assets]`, held at the close; below 0: sold short.
-        paid: float64 `[traders, days, assets]`, money out for each order that is filled on the day, below 0: in; costs
-            included.
+        shares: float64 `[traders, days, assets]`, number of shares held at the close; below 0: sold short.
+        paid: float64 `[traders, days, assets]`, money paid for the order filled on the day, costs included; below 0:
+            money received.
         order_costs: float64 `[traders, days, assets]`, transaction costs and slippage of each order (money).
     """
 
@@ -227,16 +231,16 @@ class WeightsAccounts(Accounts):
     order_costs: Values
 
     def held_weights(self) -> Values:
-        """Return the share of the equity of all accounts in each asset at each close: `[days, assets]`."""
+        """Return each asset's share of the total equity of all accounts at each close: float64 `[days, assets]`."""
         worth = values_of(self.shares, self.worth).sum(axis=0)
         return share_of(worth, self.equity.sum(axis=0)[:, None])
 
     def table(self, trader: int, symbols: tuple[str, ...]) -> pd.DataFrame:
-        """Return the orders of one trader that were filled, one a row, by day and asset.
+        """Return the orders of one trader that were filled, one a row, sorted by day and asset.
 
         Columns: symbol, decision, fill (dates), shares (below 0: sold), price (of one share, without slippage), paid,
-        received, costs (money), gain (money: worth of the shares at the end less the money paid for them). The gains
-        and the interest add up to the account's gain.
+        received, costs (money), gain (money: worth of the shares on the last day less the money paid for them). The
+        gains and the interest add up to the account's gain. `symbols` are the names of the assets.
         """
         changes = np.diff(self.shares[trader], axis=0, prepend=0.0)
         paid, costs = self.paid[trader], self.order_costs[trader]
@@ -264,15 +268,15 @@ def weights_accounts(
     """Simulate accounts that rebalance to target weights, all accounts at once.
 
     Args:
-        weights: float64 `[traders, days, assets]`, decided on after the close of each day; below 0: sold short; the
-            rest to 1 is cash. NaN: the position stays as it is.
-        known: prices of the span, as `prices_of_span` returns them.
+        weights: float64 `[traders, days, assets]`, decided on after the close of each day; below 0: sold short; 1 less
+            their sum is cash. NaN: the position stays as it is.
+        known: prices of the days, as `prices_of_span` returns them.
         dates: datetime64[D] `[days]`.
         trading, settings: trading rules, and settings of the account, whose `sizing` does not apply.
 
-    Orders are filled as `rebalance` says, so that with fractional shares and without interest an account grows as the
-    rewards of training say. An asset that counts as ended is paid out at the next fill. An account whose equity is not
-    above 0 at a close ends there with nothing.
+    Orders are filled as `rebalance` says, so that with fractional shares and without interest an account grows by the
+    rewards of training. Once an asset counts as ended (`Fills`), the next fill sells it at `Fills.end_price`. An
+    account whose equity is 0 or below at a close loses everything: equity and positions are 0 from then on.
     """
     offset, rates, fills = fill_offset(trading), daily_rates(settings.interest, dates), known.fills(trading)
     traders, days, assets = weights.shape
@@ -323,7 +327,7 @@ def weights_accounts(
 
 
 def values_of(shares: Values, price: Values) -> Values:
-    """Return the value of shares; 0 where there are no shares, even without a price."""
+    """Return shares x price; 0 where there are no shares, even if the price is NaN."""
     values: Values = np.where(shares != 0.0, shares * price, 0.0)
     return values
 
@@ -337,17 +341,16 @@ def changes_to_weights(
     trading: TradingConfig,
     settings: AccountConfig,
 ) -> tuple[Values, Values]:
-    """Return how many shares to buy (below 0: to sell) to bring accounts to target weights, and the costs.
+    """Return how many shares to buy (below 0: to sell) to bring accounts to target weights, and the costs (money).
+
+    Both results are float64 `[traders, assets]`.
 
     Args:
-        weights, shares: float64 `[traders, assets]`, targets and holdings.
-        cash: float64 `[traders]`.
+        weights, shares: float64 `[traders, assets]`, target weights, and numbers of shares held.
+        cash: float64 `[traders]` (money).
         price: float64 `[assets]` or `[traders, assets]`, of one share at the fill, without slippage.
-        stays: bool `[traders, assets]`, the position stays as it is; all do where the equity is not above 0.
+        stays: bool `[traders, assets]`, the position stays as it is; if the equity is 0 or below, all positions stay.
         trading, settings: trading rules, and settings of the account.
-
-    Returns:
-        Both float64 `[traders, assets]`; costs are money.
     """
     values = values_of(shares, price)
     equity = cash[:, None] + values.sum(axis=1, keepdims=True)
