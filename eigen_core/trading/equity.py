@@ -1,4 +1,4 @@
-"""Equity of accounts over a span of days, and the trading days of a year (`periods_per_year`)."""
+"""Equity of accounts over a span (a range of consecutive days), and the trading days of a year."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Values = NDArray[np.float64]
 DAYS_OF_YEAR = 365.25
 _CONVENTIONS = (252, 365)  # stock exchanges, and markets that never close
 _NEAR_DAYS, _NEAR_SHARE = 5.0, 0.01  # tolerance for holidays and closures: in days, and as a share of the days counted
-_LONGEST_REST, _LONGEST_REST_IN_SPACINGS = 14.0, 5.0  # longer gaps are missing days
+_LONGEST_REST, _LONGEST_REST_IN_SPACINGS = 14.0, 5.0  # longer gaps (days, and median gaps) are missing data
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,11 @@ class EquityCurve:
 
     Attributes:
         dates: datetime64[D] `[days]`, increasing.
-        capital: money before the first day.
-        equity: float64 `[days]`, cash and positions at their last known close (money); an account that has lost all
-            stays at 0.
+        capital: equity before the first day (money).
+        equity: float64 `[days]`, cash plus positions at their last known close (money); once an account has lost all,
+            it stays at 0.
         exposure: float64 `[days]`, value of the positions at the close as a share of the equity.
-        traded: float64 `[days]`, value of the day's purchases and sales at their fills (money).
+        traded: float64 `[days]`, value of the day's purchases plus sales at the prices of their fills (money).
         costs: float64 `[days]`, transaction costs and slippage of the day (money).
     """
 
@@ -39,20 +39,20 @@ class EquityCurve:
 
     @property
     def returns(self) -> Values:
-        """Return of each day as a fraction of the equity before it, float64 `[days]`; 0 where that is 0."""
+        """Return of each day as a fraction of the equity of the day before, float64 `[days]`; 0 if that equity is 0."""
         before = np.concatenate([[self.capital], self.equity[:-1]])
         return share_of(self.equity, before, nothing=1.0) - 1.0
 
 
 @dataclass(frozen=True)
 class Accounts:
-    """The accounts of several traders over the same days, each with the same capital.
+    """The accounts of several traders (agents or baselines) over the same days, each with the same capital.
 
     Attributes:
         dates: datetime64[D] `[days]`.
-        capital: of each trader, before the first day (money).
+        capital: equity of each trader before the first day (money).
         equity, exposure, traded, costs: float64 `[traders, days]`, as in `EquityCurve`.
-        interest: float64 `[traders]`, interest earned on cash (money).
+        interest: float64 `[traders]`, interest earned on cash over all days (money).
     """
 
     dates: NDArray[np.datetime64]
@@ -68,14 +68,14 @@ class Accounts:
         return EquityCurve(self.dates, self.capital, *(values[trader] for values in daily))
 
     def combined_curve(self, share: float = 1.0) -> EquityCurve:
-        """Return the sum of all accounts, each scaled by `share`."""
+        """Return one account that is the sum of all accounts, each multiplied by `share`."""
         equity, traded, costs = (values.sum(axis=0) * share for values in (self.equity, self.traded, self.costs))
         exposure = share_of((self.exposure * self.equity).sum(axis=0) * share, equity)
         return EquityCurve(self.dates, self.capital * len(self.equity) * share, equity, exposure, traded, costs)
 
 
 def share_of(part: Values, whole: Values, nothing: float = 0.0) -> Values:
-    """Return part / whole, and `nothing` where the whole is 0."""
+    """Return part / whole, broadcast to each other; `nothing` where the whole is 0."""
     shares: Values = np.divide(
         part, whole, out=np.full(np.broadcast_shapes(part.shape, whole.shape), nothing), where=whole != 0.0
     )
@@ -83,15 +83,16 @@ def share_of(part: Values, whole: Values, nothing: float = 0.0) -> Values:
 
 
 def concat_curves(curves: Sequence[EquityCurve]) -> EquityCurve:
-    """Return the curve of an account that starts each span with the last equity of the span before it.
+    """Return the curve of one account over several spans, each begun with the last equity of the span before it.
 
-    Positions at the end of a span become cash at their last known close, without costs. Numbers of whole shares are not
-    computed anew for the other capital. Spans that are not in the order of their days raise ValueError.
+    Each curve is multiplied by one factor, so positions at the end of a span become cash at their last known close,
+    without costs, and numbers of whole shares are not computed anew for the other capital. Spans that overlap or are
+    not in the order of their days raise ValueError.
     """
     dates = np.concatenate([curve.dates for curve in curves])
     if len(wrong := np.flatnonzero(dates[1:] <= dates[:-1])):
         raise ValueError(
-            f"Spans must be in the order of their days, but {dates[wrong[0] + 1]} follows {dates[wrong[0]]}."
+            f"Curves to join must be in the order of their days, but {dates[wrong[0] + 1]} follows {dates[wrong[0]]}."
         )
     capital, factors = curves[0].capital, []
     for curve in curves:
@@ -112,7 +113,7 @@ def concat_curves(curves: Sequence[EquityCurve]) -> EquityCurve:
 
 
 def mean_curve(curves: Sequence[EquityCurve]) -> EquityCurve:
-    """Return the mean of accounts over the same days with the same capital, each weighted equally."""
+    """Return one account whose equity is the mean of accounts that have the same days and the same capital."""
     equity = np.stack([curve.equity for curve in curves])
     positions = np.stack([curve.exposure for curve in curves]) * equity
     return EquityCurve(
@@ -126,9 +127,9 @@ def mean_curve(curves: Sequence[EquityCurve]) -> EquityCurve:
 
 
 def daily_rates(rate: float, dates: NDArray[np.datetime64]) -> Values:
-    """Return the rate of each day since the day before, from an annual rate (fractions): float64 `[days]`.
+    """Return the interest of each of `dates`, datetime64[D] `[days]`, since the date before it: float64 `[days]`.
 
-    It compounds by calendar time, and is 0 on the first of the `dates`, datetime64[D] `[days]`.
+    The annual `rate` and the result are fractions. Interest compounds by calendar time; on the first date it is 0.
     """
     years = np.diff(dates, prepend=dates[:1]) / np.timedelta64(1, "D") / DAYS_OF_YEAR
     rates: Values = (1.0 + rate) ** years - 1.0
@@ -136,15 +137,16 @@ def daily_rates(rate: float, dates: NDArray[np.datetime64]) -> Values:
 
 
 def periods_per_year(dates: NDArray[np.datetime64], account: AccountConfig, span: range | None = None) -> int:
-    """Return the trading days of a year: `account.periods_per_year`, or else an estimate from the dates.
+    """Return the number of trading days of a year: `account.periods_per_year`, or if None an estimate from the dates.
 
-    The estimate is from the days of the span, or from the five years until its end if these are more: a calendar
-    changes, for example when coins, which trade every day, join stocks. It leaves out gaps of more than two weeks, and
-    is 252 or 365 where it differs from these only by holidays.
+    The estimate is from the days of the span, or from the five years until its end if that is longer: a calendar
+    changes, for example when coins, which trade every day, join stocks. It leaves out gaps of more than two weeks (or
+    five median gaps, if longer), and is 252 or 365 where it differs from one of these only by holidays.
 
     Args:
-        dates: datetime64[D] `[days]`, increasing; fewer than two raise ValueError.
-        span: the days to annualise; None: the last five years.
+        dates: datetime64[D] `[days]`, increasing; an estimate from fewer than two dates raises ValueError.
+        account: the account's settings.
+        span: days to annualise, as indices into `dates`; None: estimate from the last five years of `dates`.
     """
     if account.periods_per_year is not None:
         return account.periods_per_year
@@ -153,7 +155,7 @@ def periods_per_year(dates: NDArray[np.datetime64], account: AccountConfig, span
     gaps = np.diff(dates[first if span is None else min(first, span.start) : stop]) / np.timedelta64(1, "D")
     if not len(gaps):
         raise ValueError(
-            "Trading days per year cannot be estimated from one date: give more dates, or account.periods_per_year."
+            "Trading days per year cannot be estimated from one date: give more dates, or set account.periods_per_year."
         )
     counted = gaps[gaps <= max(_LONGEST_REST, _LONGEST_REST_IN_SPACINGS * float(np.median(gaps)))]
     years = float(counted.sum()) / DAYS_OF_YEAR

@@ -1,4 +1,7 @@
-"""Excess of trades and accounts over the market, and their alpha, with standard errors."""
+"""Excess return of trades and accounts over the market, and their alpha, with standard errors.
+
+The market is the mean of all assets that can be bought. A day is a row of the prices, counted from 0.
+"""
 
 import numpy as np
 import torch
@@ -19,11 +22,11 @@ _FEWEST = 10
 
 
 def market_gains(prices: Prices, trading: TradingConfig) -> Tensor:
-    """Return the mean gain of a random asset: float64 `[days, Fills.longest + 1]`, NaN where none can be bought.
+    """Return the mean gain over all assets: float64 `[days, Fills.longest + 1]`, NaN where no asset can be bought.
 
-    Entry [t, h] is the mean net gain (a fraction) over all assets that a decision on day t can buy, each sold at the
-    fill of a sale that is due on day t + h, slippage and costs paid; see `Fills`. A trade is compared with the value at
-    `Fills.due_after`: where its sale waits, the sales of the market may wait too.
+    Entry [t, h] is the mean net gain (a fraction) over all assets that a decision on day t can buy, each sold by an
+    order that is due on day t + h, after slippage and costs; see `Fills`. A trade is compared with the entry of h =
+    `Fills.due_after`, the day on which its sale was due: the sales of the market may wait for their fills too.
     """
     days, fills = prices.days, prices.fills(trading)
     day = torch.arange(days, device=fills.entry.device)
@@ -50,21 +53,21 @@ def mean_excess(
     lags: int,
     periods_per_year: float | None = None,
 ) -> Excess | None:
-    """Return the mean excess of the trades of episodes and its standard error; None with fewer than two trades.
+    """Return the mean excess of the trades of episodes and its standard error (%); None with fewer than two trades.
 
-    Only days are random: all decisions on one day of the calendar are one observation, whichever episode they are from,
-    and days at most `lags` apart are correlated (Driscoll and Kraay 1998, "Consistent covariance matrix estimation with
-    spatially dependent panel data", equations 5 and 6, with the kernel of Newey and West 1987). The number of trades is
-    random too, so the error is that of a ratio. Student's t of the interval has as many degrees of freedom as there are
-    stretches of `lags` days with trades, less one: the trades of one stretch are nearly one observation.
+    Only days are random: all decisions on one day are one observation, whichever episode they are from, and days at
+    most `lags` apart are correlated (Driscoll and Kraay 1998, "Consistent covariance matrix estimation with spatially
+    dependent panel data", equations 5 and 6, with the kernel of Newey and West 1987). The number of trades is random
+    too, so the error is that of a ratio. If the days are cut into stretches of `lags` days, the trades of a stretch are
+    nearly one observation: Student's t has one degree of freedom less than there are stretches with trades, at least 1.
 
     Args:
-        excess: sum of the gains of each decision's trades beyond the market (fractions), `[episodes, decisions]`.
-        number: trades of each decision, `[episodes, decisions]`.
+        excess: sum over each decision's trades of the gain less the market's (fractions), `[episodes, decisions]`.
+        number: number of trades of each decision, `[episodes, decisions]`.
         starts: day of each episode's first decision, `[episodes]`; episodes may overlap.
-        lags: number of days after a decision on which trades are decided that overlap with its trades.
-        periods_per_year: if given, observations are daily returns, and mean and error are annualised by it. None: they
-            are per trade.
+        lags: for how many days after a decision later trades overlap with its trades: their longest holding time.
+        periods_per_year: trading days of a year, if the "trades" are daily returns: mean and error are then per year.
+            None: they are per trade.
     """
     trades = float(number.sum())
     if trades < 2:
@@ -85,14 +88,14 @@ def mean_excess(
 
 
 def _sum_of_pairs(daily: Values, lags: int) -> float:
-    """Return the sum of the products of all pairs of days, weighted by Bartlett's kernel; `daily` is `[days]`."""
+    """Return the sum over all pairs of days of their products, weighted by Bartlett's kernel; `daily` is `[days]`."""
     # This equals the sum of the squares of moving sums.
     moving = np.convolve(daily, np.ones(lags + 1))
     return float(moving @ moving / (lags + 1))
 
 
 def excess_of_days(returns: Values, benchmark: Values, periods_per_year: float) -> Excess | None:
-    """Return the annual excess of daily returns over a benchmark's, float64 `[days]` each; None for a single day."""
+    """Return the excess per year (%) of daily returns over a benchmark's, float64 `[days]` each; None for one day."""
     difference = (returns - benchmark)[None]
     first, lags = np.zeros(1, dtype=np.int64), newey_west_lags(len(returns))
     return mean_excess(difference, np.ones_like(difference), first, lags, periods_per_year)
@@ -101,15 +104,15 @@ def excess_of_days(returns: Values, benchmark: Values, periods_per_year: float) 
 def excess_of_trades(
     trades: DecidedTrades, known: Prices, trading: TradingConfig, *, any_day: bool = False
 ) -> tuple[Excess | None, Excess | None]:
-    """Return the mean excess of trades over all assets that could be bought that day, and its alpha.
+    """Return the mean excess of trades over buying all assets that could be bought on the same day, and their alpha.
 
-    Both are per trade (%); the market's sales are due on the same day as the trade's. See `market_gains`, `mean_excess`
-    and `alpha_of`.
+    Both are per trade (%); see `mean_excess` and `alpha_of`, also for None. The sales of the assets compared with are
+    due on the same day as the trade's (`market_gains`).
 
     Args:
         trades: trades of one or more agents, `[agents, days, K]`.
-        known, trading: prices of the span, as `prices_of_span` returns them, and the rules.
-        any_day: compare with buying on any day of the span, instead of on the same day.
+        known, trading: prices of the days, as `prices_of_span` returns them, and trading rules.
+        any_day: compare with the mean over all days of the span, instead of buying on the day of the trade.
     """
     days = trades.asset.shape[1]
     made, day = trades.asset >= 0, np.arange(days)[:, None]
@@ -129,25 +132,25 @@ def excess_of_trades(
 
 
 def alpha_of_days(returns: Values, market: Values, periods_per_year: float) -> Excess | None:
-    """Return the alpha of daily returns beyond the market's, float64 `[days]` each, per year (%); see `alpha_of`."""
+    """Return the alpha per year (%) of daily returns against the market's, float64 `[days]` each; see `alpha_of`."""
     return alpha_of(returns - market, market, np.arange(len(returns)), newey_west_lags(len(returns)), periods_per_year)
 
 
 def alpha_of(
     excess: Values, market: Values, day: NDArray[np.int64], lags: int, periods_per_year: float | None = None
 ) -> Excess | None:
-    """Regress the excess on the market's gain, and return the intercept with its standard error (%).
+    """Return alpha: the intercept of a regression of the excess on the market's gain, with its standard error (%).
 
-    An agent that prefers volatile assets gains more than the market while it rises; the intercept is the rest (Jensen
-    1968). The error is that of `mean_excess`.
+    An agent that prefers volatile assets gains more than the market while the market rises; alpha is the gain that this
+    does not explain (Jensen 1968). The error is computed as in `mean_excess`. None with fewer than 10 observations, or
+    if the market's gain is the same in all of them.
 
     Args:
-        excess, market: values of each trade or day, as fractions, float64 `[observations]`.
-        day: of each observation, counted from the span's first, int64 `[observations]`.
+        excess, market: excess and market's gain of each trade or day, as fractions, float64 `[observations]`.
+        day: day of each observation, counted from the first day of the span, int64 `[observations]`.
         lags: see `mean_excess`.
-        periods_per_year: annualises the intercept of daily returns; None: it is per trade.
-
-    Returns None where there are fewer than 10 observations, or the market does not move.
+        periods_per_year: trading days of a year, by which the alpha of daily returns is annualised; None: the
+            observations are trades, and alpha is per trade.
     """
     if len(excess) < _FEWEST or market.std() <= _ROUNDING:
         return None

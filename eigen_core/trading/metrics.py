@@ -1,4 +1,4 @@
-"""Metrics of an account: return, risk, both against a benchmark, and the gain by asset and month.
+"""Metrics of an account: return, risk, comparison with a benchmark, and the gain by asset and by month.
 
 Names are those of the library quantstats; `docs/report.md` says where and why definitions differ from it.
 """
@@ -13,7 +13,7 @@ from skfolio.measures import probabilistic_sharpe_ratio
 from eigen_core.trading.equity import EquityCurve, Values, daily_rates, share_of
 
 TAIL = 0.05
-"""Share of the days, those with the lowest returns, in the expected shortfall."""
+"""Quantile of the daily returns up to which the expected shortfall averages them."""
 
 # Returns that differ by rounding alone have no volatility.
 _ROUNDING = 1e-12
@@ -24,9 +24,9 @@ _DAY = np.timedelta64(1, "D")
 class Metrics:
     """Metrics of one account; None where undefined, such as a ratio whose denominator is 0.
 
-    `r` are the daily returns, `e` those in excess of the risk-free rate since the day before (`daily_rates`), `P` the
-    periods per year, `std` the standard deviation with N - 1, drawdown the equity as a fraction of its highest value so
-    far, minus 1, where the capital before the first day counts as a value.
+    `r` are the daily returns, `e` the daily returns less the risk-free rate since the day before (`daily_rates`), `P`
+    the trading days of a year, `std` the standard deviation with N - 1. The drawdown of a day is equity / highest
+    equity so far - 1; the capital before the first day counts as an equity. `days` is the number of days.
 
     Attributes:
         total_return: last equity / capital - 1.
@@ -34,17 +34,17 @@ class Metrics:
         volatility: std(r) sqrt(P).
         sharpe: mean(e) / std(e) sqrt(P) (Sharpe, Journal of Portfolio Management 1994); undefined if the account earned
             interest alone.
-        probabilistic_sharpe: probability that the true Sharpe ratio is above 0, from the length, skewness and kurtosis
-            of e (Bailey and Lopez de Prado, Journal of Risk 2012, equation 9).
+        probabilistic_sharpe: probability, from 0 to 1, that the true Sharpe ratio is above 0, given the number,
+            skewness and kurtosis of e (Bailey and Lopez de Prado, Journal of Risk 2012, equation 9).
         sortino: mean(e) / sqrt(mean(min(e, 0)^2)) sqrt(P) (Sortino and Price, Journal of Investing 1994).
         calmar: cagr / -max_drawdown.
         max_drawdown: the deepest drawdown, <= 0.
-        longest_drawdown_days: calendar days from the first to the last day of the longest drawdown, both counted.
+        longest_drawdown_days: most calendar days in a row below the highest equity, first and last day counted.
         ulcer_index: sqrt(mean(drawdown^2)) (Martin and McCann, The Investor's Guide to Fidelity Funds, 1989).
         expected_shortfall: mean of the returns up to their 5 % quantile.
-        time_in_market: share of the days that end with a position.
-        turnover: value traded a year / mean equity, 0 where that is 0; buying and selling both count.
-        win_days: share of the days with a gain among those with a gain or a loss.
+        time_in_market: share of the days whose positions at the close are worth more than 0.
+        turnover: value of purchases and sales per year / mean equity; 0 if the mean equity is 0.
+        win_days: days with a gain / days with a gain or a loss.
         beta: cov(e, e_benchmark) / var(e_benchmark).
         alpha: (mean(e) - beta mean(e_benchmark)) P (Jensen, Journal of Finance 1968).
         information_ratio: mean(r - r_benchmark) / std(r - r_benchmark) sqrt(P).
@@ -79,17 +79,19 @@ def compute_metrics(
     """Return the metrics of an account.
 
     Args:
-        curve, benchmark: on the same days; without a benchmark beta, alpha and information ratio are undefined.
-        periods_per_year: days of trading a year.
-        risk_free: annual rate (a fraction).
+        curve: the account.
+        benchmark: an account on the same days; None: beta, alpha and information ratio are None.
+        periods_per_year: trading days of a year, by which metrics are annualised; see `periods_per_year`.
+        risk_free: annual risk-free rate (a fraction).
 
     Raises:
-        ValueError: there is no day, an equity is below 0, or the benchmark has other days.
+        ValueError: the curve has no days or an equity below 0, or the benchmark has other days.
     """
     if not len(curve.dates) or not (curve.equity >= 0.0).all():
         lowest = curve.equity.min(initial=np.inf)
         raise ValueError(
-            f"Metrics need 1 day or more, and no equity below 0; here: {len(curve.dates)} days, lowest equity {lowest}."
+            f"Metrics need an account of 1 day or more without an equity below 0; this account has {len(curve.dates)} "
+            f"days, and its lowest equity is {lowest}."
         )
     returns, days = curve.returns, len(curve.dates)
     daily_risk_free = daily_rates(risk_free, curve.dates)
@@ -125,14 +127,14 @@ def compute_metrics(
 
 
 def drawdowns(curve: EquityCurve) -> Values:
-    """Return the equity of each day as a fraction of the highest so far or the capital, minus 1; float64 `[days]`."""
+    """Return the drawdown of each day as `Metrics` defines it: float64 `[days]`, 0 or below."""
     return curve.equity / np.maximum.accumulate(np.maximum(curve.equity, curve.capital)) - 1.0
 
 
 def _against(
     curve: EquityCurve, benchmark: EquityCurve | None, risk_free: Values, periods_per_year: float
 ) -> tuple[float | None, float | None, float | None]:
-    """Return beta, alpha and information ratio; `risk_free` is the rate of each day."""
+    """Return beta, alpha and information ratio; None where undefined. `risk_free` are the rates of the days."""
     if benchmark is None:
         return None, None, None
     if not np.array_equal(curve.dates, benchmark.dates):
@@ -151,13 +153,13 @@ def _against(
 
 
 def _spread(values: Values) -> float:
-    """Return the standard deviation; 0 for a single value, and where rounding alone makes values differ."""
+    """Return the standard deviation; 0 for a single value, and if the values differ by rounding alone."""
     deviation = float(values.std(ddof=1)) if len(values) > 1 else 0.0
     return deviation if deviation > _ROUNDING else 0.0
 
 
 def _is_interest(curve: EquityCurve) -> bool:
-    """Return whether the equity always grew at the same rate per calendar day, as it does by interest alone."""
+    """Return whether the equity grew at one rate per calendar day on all days, as it does by interest alone."""
     grown, elapsed = curve.equity / curve.capital, (curve.dates - curve.dates[0]) / _DAY
     if len(grown) < 2 or grown[-1] <= 0.0:
         return False
@@ -186,8 +188,8 @@ def gain_by_asset(trades: pd.DataFrame) -> pd.DataFrame:
     Args:
         trades: rows of `TradedAccounts.table` or `WeightsAccounts.table`.
 
-    Columns: symbol, trades, won (share of them with a gain; NaN where rows are single orders), paid, costs, gain
-    (money).
+    Columns: symbol, trades (number of rows), won (share of the trades with a gain; NaN for `WeightsAccounts`, whose
+    rows are single orders), paid, costs, gain (money).
     """
     won = trades["gain"] > 0.0 if "exit" in trades else np.nan
     grouped = trades.assign(won=won).groupby("symbol")
@@ -198,10 +200,10 @@ def gain_by_asset(trades: pd.DataFrame) -> pd.DataFrame:
 
 
 def gain_by_month(curve: EquityCurve, trades: pd.DataFrame) -> pd.DataFrame:
-    """Return the gain of each month, one row each; `trades` as in `gain_by_asset`.
+    """Return the gain of each month of an account, one row each; `trades` as in `gain_by_asset`.
 
-    Columns: month (2013-01), return (a fraction of the equity before it), gain, traded, costs (money), bought (number
-    of purchases).
+    Columns: month (such as 2013-01), return (a fraction of the equity before the month), gain, traded (value of
+    purchases and sales), costs (money), bought (number of purchases).
     """
     days = pd.DataFrame(
         {
