@@ -1,4 +1,4 @@
-"""Accounts of traders that buy assets, hold them for some days and sell them."""
+"""Accounts of traders (agents or baselines) that buy assets, hold them for some days and sell them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from eigen_core.trading.equity import Accounts, Values, daily_rates, share_of
 from eigen_core.trading.order_fills import Fills, OrderCosts, fill_offset
 from eigen_core.trading.prices import Prices
 
-# Less cash than this share of the capital is a rounding error: it buys nothing.
+# Cash below this share of the capital is a rounding error, and buys nothing.
 ROUNDING = 1e-10
 
 Indices = NDArray[np.int64]
@@ -23,20 +23,20 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class DecidedTrades:
-    """The trades of each trader over a span, without their sizes; `[traders, days of decisions, K]`.
+    """The trades of each trader over a span (a range of days), without their sizes: `[traders, days of decisions, K]`.
 
-    K is `trading.purchases_per_day`; the trades of a day are in the order in which the cash pays for them. As
-    orders do not move prices, the end of a trade is known from the prices; an account uses it on the day of the exit.
+    K is `trading.purchases_per_day`; the cash pays for the trades of a day in their order. As orders do not move
+    prices, the sale of a trade is computed together with its purchase; an account uses it on the day of the sale.
 
     Attributes:
-        asset: int64, asset that is bought; -1: none.
-        exit_day: int64, day of the sale, counted from the span's first; it may be after the last.
+        asset: int64, number of the asset that is bought; -1: no trade.
+        exit_day: int64, day of the sale, counted from the first day of the span; it may be after the last one.
         entry, exit: float64, prices of one share, slippage included.
-        target: float64, price of one share at which it is sold before its last day; NaN: none.
-        coefficient: float64, of the agent.
+        target: float64, price of one share at which it is sold before the holding time ends; NaN: no such price.
+        coefficient: float64, the agent's coefficient for the asset.
         at_target: bool, the sale is at the target, which costs no slippage.
         delisted: bool, the sale is booked because the asset has ended (`Fills`).
-        at_open: bool, the fill is at the open: sales of its day come after it.
+        at_open: bool, the purchase is filled at the open, before the sales of its day.
     """
 
     asset: Indices
@@ -51,7 +51,7 @@ class DecidedTrades:
 
     @classmethod
     def none(cls, traders: int, days: int, purchases: int = 1) -> "DecidedTrades":
-        """Return decisions that buy nothing, to be overwritten."""
+        """Return arrays without any trade, for the caller to fill."""
         shape = (traders, days, purchases)
         return cls(
             asset=np.full(shape, -1),
@@ -66,7 +66,7 @@ class DecidedTrades:
         )
 
     def due_day(self, fills: Fills) -> Indices:
-        """Return the day on which each sale was due, counted as `exit_day` is; see `Fills.due_after`."""
+        """Return the day on which each sale was due, counted like `exit_day`: earlier if the sale waited for a fill."""
         day = torch.arange(self.asset.shape[1], device=fills.due_offset.device)[:, None]
         asset, exit_day = (torch.tensor(values, device=day.device) for values in (self.asset, self.exit_day))
         due: Indices = (day + fills.due_after(day, asset.clamp(min=0), exit_day - day)).cpu().numpy()
@@ -75,16 +75,16 @@ class DecidedTrades:
 
 @dataclass(frozen=True)
 class TradedAccounts(Accounts):
-    """The accounts of traders over a span.
+    """The accounts of traders over a span. Days are those of the decisions; K is `trading.purchases_per_day`.
 
     Attributes:
-        trades: what the traders decided on.
+        trades: trades that the traders decided on.
         fill_offset: days from a decision to its fill.
-        shares: float64 `[traders, days, K]`, bought by the decisions of each day; 0: nothing.
-        paid, received: float64 `[traders, days, K]`, money paid for them and received for their sale (0 before it),
-            costs included.
-        trade_costs: float64 `[traders, days, K]`, transaction costs and slippage of both sides.
-        last_close: float64 `[assets]`, known at the end of the last day.
+        shares: float64 `[traders, days, K]`, number of shares bought; 0: no purchase.
+        paid, received: float64 `[traders, days, K]`, money paid for these shares, and received for their sale (0 if
+            they are not sold), costs included.
+        trade_costs: float64 `[traders, days, K]`, transaction costs and slippage of purchase and sale (money).
+        last_close: float64 `[assets]`, last known close on the last day.
     """
 
     trades: DecidedTrades
@@ -97,17 +97,17 @@ class TradedAccounts(Accounts):
 
     @property
     def gain(self) -> Values:
-        """Gain of each trade, float64 `[traders, days, K]` (money); open positions count at the last known close."""
+        """Gain of each trade, float64 `[traders, days, K]` (money); open positions count at `last_close`."""
         held = (self.shares > 0.0) & (self.trades.exit_day >= len(self.dates))
         worth = self.shares * self.last_close[np.maximum(self.trades.asset, 0)]
         return self.received - self.paid + np.where(held, worth, 0.0)
 
     def table(self, trader: int, symbols: tuple[str, ...]) -> pd.DataFrame:
-        """Return the trades of one trader that were filled, one a row, by day of decision.
+        """Return the trades of one trader that were filled, one a row, sorted by day of decision.
 
-        Columns: symbol, decision, fill, exit (dates; no exit where a position is still held), entry, exit_price (of
-        one share, slippage included), shares, coefficient, paid, received, costs, gain (money), gain_percent (of the
-        money paid), reason (target, time, delisted or held).
+        Columns: symbol, decision, fill, exit (dates), entry, exit_price (of one share, slippage included), shares,
+        coefficient, paid, received, costs, gain (money), gain_percent (of the money paid), reason of the sale: target,
+        time (the holding time ended), delisted, or held (not sold yet: exit and exit_price are missing).
         """
         day, purchase = np.nonzero(self.shares[trader] > 0.0)
         made = (trader, day, purchase)
@@ -146,14 +146,14 @@ def trade_accounts(
 ) -> TradedAccounts:
     """Simulate the accounts of traders day by day, all traders at once.
 
-    A day: cash earns interest, orders at the open are filled, positions are sold, orders at the close are filled.
-    `account.sizing` sets the size of a position from the equity after the sales of the decision's day; the cash at the
-    fill limits it. Orders of a day that are filled together are paid in their order.
+    On a day cash earns interest, then purchases at the open are filled, positions are sold, and purchases at the close
+    are filled. `account.sizing` sets the size of a position from the equity after the sales of the decision's day; the
+    cash at the fill limits it. Purchases that are filled together are paid in the order of the trades.
 
     Args:
-        trades: what the traders decided on.
+        trades: trades that the traders decided on.
         known: prices of the span, as `prices_of_span` returns them.
-        dates: datetime64[D] `[days]`.
+        dates: dates of the span, datetime64[D] `[days]`.
         trading, settings: trading rules, and settings of the account.
     """
     shape, last_close = trades.asset.shape, known.last_close[: len(dates)].cpu().numpy()
@@ -254,17 +254,15 @@ class _AccountKeeper:
         accounts.costs[:, day] += self._of_trader(costs)
 
     def _worth(self, day: int) -> Values:
-        """Return the value of the positions at the last known close, float64 `[traders]`."""
+        """Return the value of the positions held after the day at its last known close, float64 `[traders]`."""
         decided = self._open(day)
         asset, shares = self._trades.asset[:, decided], self._accounts.shares[:, decided]
         held = (shares > 0.0) & (self._trades.exit_day[:, decided] > day)
         return self._of_trader(np.where(held, shares * self._last_close[day][np.maximum(asset, 0)], 0.0))
 
     def _of_trader(self, values: Values) -> Values:
-        """Sum `[traders, days, K]` for each trader.
-
-        Decisions whose sales wait are added one by one: the bits do not depend on how long any sale waits.
-        """
+        """Sum `[traders, days, K]` for each trader; the bits do not depend on how long any sale waits for a price."""
+        # Decisions older than the holding time, whose sales wait, are added one by one.
         recent = min(self._longest, self._holding_days) + 1
         before, newest = np.split(values.reshape(len(values), -1), [-recent * values.shape[2]], axis=1)
         total: Values = newest.sum(axis=1)
@@ -272,14 +270,15 @@ class _AccountKeeper:
 
 
 Decide = Callable[[int, Tensor], tuple[Tensor, ...]]
-"""Turns a day of the span and portfolios `[traders, assets, 4]` into the arguments of `TradingEnvironment.step`."""
+"""A function from a day (0: the span's first) and observed portfolios, float16 `[traders, assets, 4]`, to the arguments
+of `TradingEnvironment.step`."""
 
 
 def trade_day_by_day(known: Prices, trading: TradingConfig, days: int, traders: int, decide: Decide) -> DecidedTrades:
     """Let traders decide after the close of each day of a span, as in one long episode of `TradingEnvironment`.
 
-    `known` has the prices of the span's `days` days, and `trading.holding_days` more days, as `prices_of_span` returns
-    them: traders decide on the first `days` of these.
+    `known` are the prices of the span's `days` days and of `trading.holding_days` more days, without decisions, as
+    `prices_of_span` returns them; `decide` is called once for each day with the portfolios of all `traders`.
     """
     as_one = {"trading_days": days, "settlement_days": trading.holding_days, "credit": "decision"}
     environment = TradingEnvironment(known, trading.model_copy(update=as_one), record_trades=True)
