@@ -1,4 +1,7 @@
-"""Baselines of an agent: simple rules, random traders that resemble it, and its own decisions shifted in time."""
+"""Baselines of agents: simple trading rules, random traders that resemble an agent, and its decisions shifted in time.
+
+A span is a range of days, rows of the prices; K is `trading.purchases_per_day`.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,7 +23,7 @@ from eigen_core.trading.trades import DecidedTrades, trade_accounts, trade_day_b
 
 _MONTHS, _INDICATOR_DAYS = 12, 120
 FEWEST_SHIFTS = 19
-"""With fewer shifts in time (`shifts_of`) no result can be significant at 5 %."""
+"""Fewest shifts in time (`shifts_of`) with which a result can be significant at 5 %."""
 
 _TRADERS = "random traders with the same days, sizes and holding times"
 _PORTFOLIOS = "random portfolios with the same weights in other assets"
@@ -34,23 +37,23 @@ def baseline_curves(
 ) -> Mapping[str, EquityCurve]:
     """Return the equity of simple trading rules over a span, by name; costs and fills are those of agents.
 
-    Prices and dates, datetime64[D], are of all days; those after the span are not used. A rule leaves out assets
+    `prices` and `dates`, datetime64[D], are of all days; those after the span are not used. A rule leaves out assets
     without the prices that it needs; without any asset, the money stays cash. A year has `periods_per_year` days (252
     on stock exchanges), a month a twelfth of them.
 
     cash: interest alone.
-    equal_weight: the same money in each asset that has a price by the first day, held to the end. Each is bought at its
-        own first fill: an asset that is filled later than others gets its share of the equity of that day, at most the
-        cash.
+    equal_weight: the same money in each asset that has had a price by the first day, held to the end. Each is bought at
+        its first fill in the span: an asset that is filled later than others gets its share of the equity of that day,
+        at most the cash.
     rebalanced: the same money in each tradable asset, again every day.
-    momentum: every month the same money in the third of the assets with the highest return over the year before the
-        last month (Jegadeesh and Titman 1993, "Returns to buying winners and selling losers", without its sold losers;
-        the last month is left out because it reverses).
-    reversal: every month the same money in the third with the lowest return over the last month (Jegadeesh 1990,
-        "Evidence of predictable behavior of security returns", without its sold winners).
-    classic: the trading rules of the system that Eigen replaces, driven by a fixed indicator instead of an agent: each
-        day it buys, with the largest coefficient, the `trading.purchases_per_day` assets with the highest return over
-        120 days among those that are not held. It sells them at `trading.max_target` or after `trading.holding_days`.
+    momentum: every month the same money in the third of the assets with the highest return from a year to a month ago;
+        the last month is left out because it tends to reverse (Jegadeesh and Titman 1993, "Returns to buying winners
+        and selling losers", without selling losers short).
+    reversal: every month the same money in the third of the assets with the lowest return over the last month
+        (Jegadeesh 1990, "Evidence of predictable behavior of security returns", without selling winners short).
+    classic: the trading rules of the system that Eigen replaces, with a fixed indicator instead of an agent: each day
+        it buys, with the largest coefficient, the K assets with the highest return over 120 days among those that it
+        does not hold. It sells them at `trading.max_target` or after `trading.holding_days`.
     """
     trading = config.trading
     known = prices_of_span(prices, span, trading.holding_days)
@@ -77,7 +80,7 @@ def baseline_curves(
 
 
 def _returns(last_close: Values, span: range, since: int, until: int) -> Values:
-    """Return each asset's return from `since` to `until` days before each day of a span; NaN where unknown."""
+    """Return each asset's return between `since` and `until` days before each day of a span; NaN where unknown."""
     days = np.arange(span.start, span.stop)
     start = np.maximum(days - since, 0)
     change = last_close[np.maximum(days - until, 0)] / last_close[start] - 1.0
@@ -94,7 +97,7 @@ def equal_weights(chosen: NDArray[np.bool_]) -> Values:
 def _bought_once(prices: Prices, known: Prices, trading: TradingConfig, span: range) -> Values:
     """Return weights that buy each asset at its first fill, float64 `[days, assets]`; NaN: the position stays.
 
-    These are the assets that have had a price and have not ended, on the first day of the span with such assets.
+    They buy the assets that have had a price and have not ended on the first day of the span with such assets.
     """
     priced, session = (values[: span.stop].cpu() for values in (prices.tradable, prices.session))
     begun, ended = priced.cummax(0).values, ended_by(priced, session, trading.delisting_days)
@@ -107,7 +110,7 @@ def _bought_once(prices: Prices, known: Prices, trading: TradingConfig, span: ra
 
 
 def _top_third(score: Values, tradable: NDArray[np.bool_]) -> Values:
-    """Return equal weights of the third, rounded up, of the tradable assets with the highest known score."""
+    """Return equal weights of a third (rounded up) of the tradable assets with a score, those of the highest scores."""
     ranked = np.where(tradable & ~np.isnan(score), score, -np.inf)
     number = np.isfinite(ranked).sum(axis=1, keepdims=True)
     order = np.argsort(-ranked, axis=1, kind="stable")
@@ -134,11 +137,11 @@ def _classic_trades(known: Prices, trading: TradingConfig, indicator: Values) ->
 
 @dataclass(frozen=True)
 class MatchedTraders:
-    """Earnings of traders that resemble an agent.
+    """Returns of matched traders: random traders or portfolios, or shifted decisions, that resemble some agents.
 
     Attributes:
-        total_returns: last equity / capital - 1 of each, float64 `[draws]`.
-        description: what kind of traders they are, in words.
+        total_returns: last equity / capital - 1 of each draw (one trader for each agent), float64 `[draws]`.
+        description: what they have in common with the agents, as words for a sentence.
     """
 
     total_returns: Values
@@ -150,7 +153,7 @@ class MatchedTraders:
         return float(np.median(self.total_returns)) if len(self.total_returns) else None
 
     def quantile_of(self, total_return: float) -> float | None:
-        """Return the share of traders that earned less, plus half of those that earned as much; None: no traders."""
+        """Return the share of traders that earned less, plus half of those that earned the same; None: no traders."""
         if not len(self.total_returns):
             return None
         below, equal = self.total_returns < total_return, self.total_returns == total_return
@@ -178,21 +181,21 @@ def _earnings(
 
 
 def share_of_capital(settings: AccountConfig, agents: int) -> AccountConfig:
-    """Return the account settings of one of several agents that have equal shares of the capital."""
+    """Return the account settings of one agent, if `agents` agents have equal shares of the capital."""
     return settings.model_copy(update={"capital": settings.capital / agents})
 
 
 def play_matched_traders(
     decided: DecidedTrades | Values, known: Prices, dates: NDArray[np.datetime64], config: Config, draws: int, key: str
 ) -> MatchedTraders:
-    """Return the earnings of `matched_traders` of trades, or of `permuted_weights` of weights.
+    """Return the returns of `matched_traders` if agents decide on trades, of `permuted_weights` if on weights.
 
     Args:
         decided: trades of the agents, `[agents, days, K]`, or their weights, float64 `[agents, days, assets]`; each
             agent has an equal share of the capital.
-        known, dates: prices of the span, as `prices_of_span` returns them, and its days, datetime64[D].
-        config, draws: the configuration, and the number of random traders or portfolios.
-        key: text for the seed of the random numbers, such as the name of the agents.
+        known, dates: prices of the span, as `prices_of_span` returns them, and its dates, datetime64[D].
+        config, draws: the configuration, and the number of random draws.
+        key: text that, with `config.seed`, seeds the draws, such as the name of the agents.
     """
     if isinstance(decided, DecidedTrades):
         traders = matched_traders(decided, known, config.trading, draws, config.seed, key)
@@ -206,15 +209,15 @@ def matched_traders(
 ) -> Iterator[DecidedTrades]:
     """Yield `draws` random traders for each agent of `trades`, in batches: `[traders x agents, days, K]`.
 
-    A matched trader makes as many trades as the agent, decided on the same days, of the same sizes, with sales due on
-    the same days; only the assets are random. So both earn the same from the market's own move, and from how often and
-    how long they are invested.
+    A matched trader makes as many trades as its agent, decided on the same days, of the same sizes, with sales due on
+    the same days; only the assets are random. So both earn the same from the market's move, and from how often and how
+    long they are invested.
 
-    For each trade of the agent a trader buys, on the day of its decision, a random one of the assets that are tradable
-    that day, whose order is filled, and that the trader does not hold; without any, it buys nothing. Its sale is due at
-    the close of the day on which the agent's sale was due (`DecidedTrades.due_day`). Agents that buy the same asset on
-    the same day have traders that buy the same asset, if both may: accounts of agents that trade alike are as
-    correlated as the accounts of their traders.
+    For each trade of the agent a trader buys, on the day of the decision, a random one of the assets that are tradable
+    that day, whose order is filled, and that the trader does not hold; if there is none, it buys nothing. Its sale is
+    due at the close of the day on which the agent's sale was due (`DecidedTrades.due_day`). If two agents buy the same
+    asset on the same day, their traders buy the same asset too unless one of them holds it: so the accounts of traders
+    are as correlated as those of their agents. `seed` and `key` seed the random numbers.
     """
     for part in batch_slices(draws, trades.asset.size):
         generator = keyed_generator(seed, part.start, "backtest", key, "matched traders")
@@ -254,10 +257,8 @@ def _trades_at_close(
 ) -> DecidedTrades:
     """Return trades without a target, whose sale is due at a close (`Fills`): `[traders x agents, days, K]`.
 
-    Args:
-        asset: int64 `[traders, agents, days, K]`; -1: nothing is bought.
-        due_day, coefficient: of the same shape, or `[agents, days, K]` for all traders alike; due_day -1: no trade.
-        known, trading: prices of the span, and the rules.
+    `asset` (-1: no trade) is int64 `[traders, agents, days, K]`; `due_day` (-1: no trade) and `coefficient` have the
+    same shape, or `[agents, days, K]` if they are the same for all traders.
     """
     fills = known.fills(trading)
     entries, sales, sale_days = (values.cpu().numpy() for values in (fills.entry, fills.sale, fills.sale_day))
@@ -282,18 +283,18 @@ def _trades_at_close(
 def permuted_weights(weights: Values, tradable: NDArray[np.bool_], draws: int, seed: int, key: str) -> Iterator[Values]:
     """Yield weights with the assets permuted, in batches of draws: float64 `[draws, agents, days, assets]`.
 
-    A permuted portfolio is as concentrated and as exposed as the agent's, and traded as much, but for the drift of
-    prices; only which assets have which weights is random.
+    A permuted portfolio is as concentrated and as exposed as the agent's, and, but for the drift of prices, traded as
+    much; only which assets have which weights is random.
 
-    A draw is one permutation of all assets, for all days and agents. On days on which some assets are not tradable,
-    the permutation is repeated for each tradable asset until it leads to a tradable one: this too is a permutation, and
-    as few weights as possible change their asset when an asset begins or ends.
+    A draw is one permutation of all assets, for all days and agents. On days on which some assets are not tradable, the
+    permutation is applied to each tradable asset repeatedly until it leads to a tradable one: the result is again a
+    permutation, and as few weights as possible change their asset when an asset begins or ends.
 
     Args:
         weights: weights of the agents, float64 `[agents, days, assets]`; 0 for assets that are not tradable.
         tradable: bool `[days, assets]`.
         draws: number of draws.
-        seed, key: number and text that seed them.
+        seed, key: number and text that seed the permutations.
     """
     sets, of_day = np.unique(tradable, axis=0, return_inverse=True)
     assets = np.arange(weights.shape[2])
@@ -312,24 +313,25 @@ def permuted_weights(weights: Values, tradable: NDArray[np.bool_], draws: int, s
 
 
 def active_share(weights: Values, tradable: NDArray[np.bool_]) -> float:
-    """Return the active share: the mean share of the equity that differs from equal weights of the same exposure.
+    """Return the active share of weights: the share of the equity that differs from equal weights of the same exposure.
 
-    Half of the sum of the absolute differences of weights (Cremers and Petajisto 2009, "How active is your fund
-    manager?", equation 1), over days and agents.
+    This is half of the sum over assets of the absolute differences (Cremers and Petajisto 2009, "How active is your
+    fund manager?", equation 1), averaged over days and agents. Both arguments are as in `permuted_weights`.
     """
     equal = equal_weights_like(torch.tensor(weights), torch.tensor(tradable)).numpy()
     return float(np.abs(weights - equal).sum(axis=2).mean() / 2.0)
 
 
 def fewest_days(trading: TradingConfig) -> int:
-    """Return the number of days that a backtest needs for `FEWEST_SHIFTS` shifts in time."""
+    """Return the number of days that a span needs for `FEWEST_SHIFTS` shifts in time (`shifts_of`)."""
     return 2 * trading.holding_days + 1 + FEWEST_SHIFTS
 
 
 def shifts_of(days: int, trading: TradingConfig, most: int) -> NDArray[np.int64]:
-    """Return by how many days to shift decisions around a span of `days`, by more than the holding time either way.
+    """Return the numbers of days, at most `most`, by which to shift decisions later around a span of `days` days.
 
-    If there are more than `most` shifts, `most` of them are chosen at equal distances.
+    Decisions shifted beyond the end go on at the beginning; all move by more than `trading.holding_days` either way. If
+    there are more such shifts than `most`, they are taken at equal distances.
     """
     every = np.arange(trading.holding_days + 1, days - trading.holding_days)
     if len(every) <= most:
@@ -338,7 +340,7 @@ def shifts_of(days: int, trading: TradingConfig, most: int) -> NDArray[np.int64]
 
 
 def _shift(values: NDArray[V], shifts: NDArray[np.int64]) -> NDArray[V]:
-    """Return decisions `[agents, days, ...]` shifted around the end of the span: `[shifts, agents, days, ...]`."""
+    """Return decisions, `[agents, days, ...]`, shifted later around the span: `[shifts, agents, days, ...]`."""
     days = np.arange(values.shape[1])
     return np.moveaxis(values[:, (days - shifts[:, None]) % len(days)], 0, 1)
 
@@ -346,16 +348,16 @@ def _shift(values: NDArray[V], shifts: NDArray[np.int64]) -> NDArray[V]:
 def play_shifted(
     decided: DecidedTrades | Values, known: Prices, dates: NDArray[np.datetime64], config: Config, most: int
 ) -> MatchedTraders:
-    """Return the earnings of the agents' decisions at other times, which tests their timing.
+    """Return the returns of the agents' decisions shifted in time, to test their timing.
 
-    Decisions are shifted in time against the prices: exposure, turnover and the correlation of decisions with earlier
-    ones stay; whether they came at the right time is lost. This also judges an agent of one asset, which has
-    nothing to choose among (a rotation test, as of Theiler and Prichard 1996, "Constrained-realization Monte-Carlo
-    method for hypothesis testing", section 2). Sales are due at the close after as many days as the agent's; a trade
-    whose order is not filled at the other time is left out. The weights of assets that are not tradable at the other
-    time go to those that are, in equal parts.
+    Shifted decisions keep their exposure, their turnover and their correlation with earlier decisions, but not their
+    timing against the prices. This can also judge an agent of one asset, which has nothing to choose among (a rotation
+    test, as of Theiler and Prichard 1996, "Constrained-realization Monte-Carlo method for hypothesis testing", section
+    2). A shifted trade's sale is due at a close, as many days after the decision as the agent's; a trade whose order is
+    not filled at the new time is left out. The weights of assets that are not tradable at the new time go in equal
+    parts to those that are.
 
-    The arguments are those of `play_matched_traders`; `most`: see `shifts_of`.
+    The arguments are those of `play_matched_traders`; `most` is the largest number of shifts (`shifts_of`).
     """
     shifts = shifts_of(len(dates), config.trading, most)
 

@@ -1,4 +1,4 @@
-"""Synthetic markets: prices in which nothing can be predicted, and features with a known edge."""
+"""Synthetic markets for `eigen trust`: prices that cannot be predicted, and a feature that predicts returns."""
 
 import hashlib
 from dataclasses import replace
@@ -17,27 +17,27 @@ from eigen_core.trading.equity import Values
 from eigen_core.trading.prices import Prices
 
 MEAN_BLOCK_DAYS = 60
-"""Mean length of a block: |returns| keep (1 - 1 / 60)^k of their autocorrelation at a lag of k days."""
+"""Mean length of a block of drawn days: |returns| keep (1 - 1 / 60)^k of their autocorrelation at a lag of k days."""
 
 
 def unpredictable_prices(prices: CleanPrices, seed: int) -> CleanPrices:
-    """Return prices on the same days whose returns cannot be predicted.
+    """Return prices of the same symbols on the same days, whose returns cannot be predicted.
 
-    A stationary bootstrap over days (Politis and Romano 1994, "The stationary bootstrap") of the vector of all columns'
-    returns, whose deviations from each column's mean are multiplied by a random sign, one for each day (the wild
-    bootstrap of Liu 1988, "Bootstrap procedures under some non-i.i.d. models"). With x the deviation of a day's log
-    return, g its sign and m the mean return of all tradable columns, a close is the one before it times
-    (1 + m) exp(g x) / cosh(x), of which the mean over the signs is 1 + m whatever x is.
+    A stationary bootstrap draws days with replacement, in blocks (Politis and Romano 1994, "The stationary bootstrap"):
+    each day of the result takes all symbols' returns from its drawn day. The deviations of the log returns from each
+    symbol's mean are multiplied by a random sign, one for each day (the wild bootstrap of Liu 1988, "Bootstrap
+    procedures under some non-i.i.d. models"). With x the deviation, g the sign and m the mean return of all tradable
+    symbols, a close is the one before it times (1 + m) exp(g x) / cosh(x); the mean over both signs is 1 + m for any x.
 
-    Kept: variances, tails, correlations of columns on a day, and within blocks the clustering of volatility. Lost:
-    autocorrelation, effects of one column on a later day of another, momentum, reversal, differences between the mean
-    returns of columns, skewness. All columns rise by m a day in the mean, so that the market as a whole earns something
-    and no choice among its columns does.
+    Kept: variances, tails, correlations of symbols on a day, and within blocks the clustering of volatility. Lost:
+    autocorrelation, effects of one symbol on a later day of another, momentum, reversal, differences between the mean
+    returns of symbols, skewness. All symbols rise by m a day in the mean, so that the market as a whole earns something
+    and no choice among its symbols earns more.
 
-    A day's open, high and low keep their distances to the close, mirrored where the sign is negative; volume and the
-    data's own columns come from the drawn day as they are. Each column keeps its own days: where it begins late or has
-    a gap, so it does here. A column without a price on the drawn day takes, of its n days with a return, number (drawn
-    day modulo n): blocks stay whole, and only its correlation with other columns is lost there.
+    A day's open, high and low keep their distances to the close, mirrored where the sign is negative; volume and
+    further columns of the files (`CleanPrices.own`) are those of the drawn day. Each symbol has prices on the same days
+    as in the data: it begins as late, and has the same gaps. A symbol without a return on the drawn day takes, of its n
+    days with a return, number (drawn day modulo n): blocks stay whole, and only its correlation with others is lost.
     """
     days = len(prices.days)
     generator = keyed_generator(seed, 0, "market", "resampled", "days")
@@ -66,7 +66,7 @@ def prices_fingerprint(prices: CleanPrices) -> str:
 
 
 def _stationary_days(days: int, generator: np.random.Generator) -> NDArray[np.int64]:
-    """Draw blocks of consecutive days of geometric lengths; the first day follows the last: int64 `[days]`."""
+    """Draw blocks of consecutive days, whose lengths are geometric; day 0 follows the last day: int64 `[days]`."""
     begins = generator.random(days) < 1.0 / MEAN_BLOCK_DAYS
     begins[0] = True
     first = np.flatnonzero(begins)[np.cumsum(begins) - 1]
@@ -76,7 +76,7 @@ def _stationary_days(days: int, generator: np.random.Generator) -> NDArray[np.in
 
 
 def _days_taken(drawn: NDArray[np.int64], priced: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the days whose bars a column takes: `drawn`, or where it has no return then, another of its own days."""
+    """Return the drawn day for each `priced` day of a symbol; where it has no return then, another of its days."""
     own = priced[1:] if len(priced) > 1 else priced
     position = np.minimum(np.searchsorted(own, drawn), len(own) - 1)
     result: NDArray[np.int64] = np.where(own[position] == drawn, drawn, own[drawn % len(own)])
@@ -96,7 +96,7 @@ def _bars(
     signs: Grid,
     growth: float,
 ) -> tuple[Grid, ...]:
-    """Return open, high, low, close and volume of a column on its own days, float64 `[own days]` each."""
+    """Return the new open, high, low, close and volume of a symbol on its `priced` days; `taken`: see `_days_taken`."""
     log_close = np.log(prices.close[:, column])
     returns = np.full(len(log_close), np.nan)
     returns[priced[1:]] = np.diff(log_close[priced])
@@ -119,16 +119,16 @@ _FEWEST_ASSETS = 3
 
 
 def require_choice(assets: int) -> None:
-    """Raise `InputError` if an edge cannot be planted among so few tradable symbols."""
+    """Raise `InputError` if `assets` tradable symbols are too few to plant an edge among them."""
     if assets < _FEWEST_ASSETS:
         raise InputError(
-            f"An edge among assets cannot be planted with {count(assets, 'tradable symbol')}: give prices of "
-            f"{_FEWEST_ASSETS} or more, or plant no edges (eigen trust --edges '')."
+            f"A feature that predicts returns (an edge) cannot be planted with {count(assets, 'tradable symbol')}: "
+            f"give prices of {_FEWEST_ASSETS} or more, or plant no edges (eigen trust --edges '')."
         )
 
 
 def with_planted_edge(panel: Panel, trading: TradingConfig, strength: float, seed: int) -> Panel:
-    """Return a panel with one more feature: `planted_signal` of its assets, 0 of its context columns."""
+    """Return a panel with one more feature: `planted_signal` for its assets, 0 for symbols that cannot be traded."""
     signal = planted_signal(panel, trading, strength, seed)
     values = np.zeros((panel.days, panel.columns))
     values[:, : panel.assets] = signal
@@ -136,12 +136,12 @@ def with_planted_edge(panel: Panel, trading: TradingConfig, strength: float, see
 
 
 def planted_signal(panel: Panel, trading: TradingConfig, strength: float, seed: int) -> Values:
-    """Return values whose information coefficient with the coming returns is `strength`: float64 `[days, assets]`.
+    """Return values that predict the returns to come with information coefficient `strength`: float64 `[days, assets]`.
 
-    The value of an asset on a day is `strength` times `coming_returns`, plus noise, both normalised over the assets of
-    the day: the mean over days of the correlation of value and return over assets is `strength`, from 0 to 1. The noise
-    is a moving sum over as many days as the return spans, and so about as persistent: averaging the values of some
-    days is no better than the last one. Where the return is not known there is noise alone.
+    The value of an asset on a day is `strength`, from 0 to 1, times `coming_returns`, plus noise, both normalised over
+    the assets of the day: the correlation of value and return over assets, averaged over days, is `strength`. The noise
+    is a moving sum over as many days as the return spans, and so about as persistent as the return: the mean of the
+    values of some days predicts no better than the last value. Without a known return the value is noise alone.
 
     Raises:
         InputError: see `require_choice`.
@@ -155,7 +155,7 @@ def planted_signal(panel: Panel, trading: TradingConfig, strength: float, seed: 
 
 
 def persistent_noise(seed: int, days: int, columns: int, horizon: int) -> Values:
-    """Return moving sums over `horizon` days of normal draws: float64 `[days, columns]`."""
+    """Return moving sums over `horizon` days of standard normal draws: float64 `[days, columns]`."""
     generator = keyed_generator(seed, 0, "market", "planted", "noise")
     sums = np.cumsum(generator.standard_normal((days + horizon, columns)), axis=0)
     noise: Values = sums[horizon:] - sums[:-horizon]
@@ -163,7 +163,7 @@ def persistent_noise(seed: int, days: int, columns: int, horizon: int) -> Values
 
 
 def with_feature(panel: Panel, name: str, values: Values, definition: str) -> Panel:
-    """Return a panel with one more feature, float64 `[days, columns]`; the new fingerprint hashes `definition`."""
+    """Return a panel with one more feature, `[days, columns]`; the new fingerprint hashes the text `definition` too."""
     return replace(
         panel,
         features=np.concatenate([np.asarray(panel.features), values[..., None].astype(np.float32)], axis=2),
@@ -173,9 +173,9 @@ def with_feature(panel: Panel, name: str, values: Values, definition: str) -> Pa
 
 
 def coming_returns(panel: Panel, trading: TradingConfig) -> Values:
-    """Return the log return from the fill of a day's order to the sale that ends its holding time.
+    """Return the log returns from the fill of each day's order to the sale that ends its holding time.
 
-    float64 `[days, assets]`; NaN where no order is filled, and on the last days, whose returns are not known.
+    They are float64 `[days, assets]`; NaN where no order is filled, and on the last `trading.holding_days` days.
     """
     prices = Prices.of_panel(panel, torch.device("cpu"))
     fills = prices.fills(trading)
@@ -187,7 +187,7 @@ def coming_returns(panel: Panel, trading: TradingConfig) -> Values:
 
 
 def _over_assets(values: Values) -> Values:
-    """Normalise the known values of each day over the assets; zero where unknown or where all are equal."""
+    """Normalise the values of each day over the assets to mean 0 and variance 1; 0 for NaN, or if all are equal."""
     known = ~np.isnan(values)
     count = np.maximum(known.sum(axis=1, keepdims=True), 1)
     deviation = np.where(known, values - np.nansum(values, axis=1, keepdims=True) / count, 0.0)
