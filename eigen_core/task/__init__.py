@@ -1,4 +1,4 @@
-"""Tasks that agents play: market, portfolio, Gymnasium."""
+"""Tasks that agents learn: trading (`market`), `portfolio`, and Gymnasium environments (`gym:...`)."""
 
 from typing import Any, cast
 
@@ -38,5 +38,5 @@ def task_class(config: Config) -> type[Task[Any, Any]]:
 
 
 def open_data(config: Config) -> TaskData:
-    """Open the data of the task that a configuration names; see `Task.open_data`."""
+    """Read the data of the task that a configuration names; see `Task.open_data`."""
     return task_class(config).open_data(config)

@@ -1,4 +1,4 @@
-"""Interface of a task, which agents play: observations and their storage, networks, and episodes."""
+"""Interface of a task, the problem that agents learn: its data, episodes, stored transitions and networks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,13 +23,13 @@ from eigen_core.task.replay import Column, Replay
 
 @dataclass(frozen=True)
 class TaskData:
-    """Opened data of a task.
+    """The data of a task, read and checked.
 
     Attributes:
-        content: argument `data` of the task; None: the task needs no data.
+        content: argument `data` of the task's constructor, such as a panel of prices; None: the task needs no data.
         size, dimensions: size of the data in words, and as a dataclass of numbers (None without data).
-        lines: findings in the data, as sentences to print or log.
-        parts: days of training, validation and holdout, as rows of a table.
+        lines: sentences about the data to print or log, such as warnings.
+        parts: rows of a table with the days of training, validation and holdout; empty if the data have no days.
     """
 
     content: Any = None
@@ -41,13 +41,14 @@ class TaskData:
 
 @dataclass(frozen=True)
 class Rollout:
-    """Results of the episodes of a group of agents, ordered by agent and then by start.
+    """Results of the episodes of a group of agents, sorted by agent and then by episode.
 
     Attributes:
         rewards: sum of each episode's rewards, float64 `[agents, episodes of an agent]`, on the host.
-        counts: the task's own numbers for each episode, float64 `[agents * episodes of an agent, ...]`, on the host.
-        transitions: the rows to store, ordered by episode and step: all of the task's columns, on the device; None if
-            they were not recorded.
+        counts: further results of each episode, which each task names, float64 `[agents * episodes of an agent, ...]`,
+            on the host; `Task.statistics` and `Task.excess` read them.
+        transitions: transitions to store in the replay, sorted by episode and step: `[rows, ...]` for each of
+            `Task.columns`, on the device; None if they were not recorded.
     """
 
     rewards: NDArray[np.float64]
@@ -56,14 +57,14 @@ class Rollout:
 
     @classmethod
     def joined(cls, parts: "Sequence[Rollout]") -> "Rollout":
-        """Join the results of consecutive groups of agents; transitions are copied."""
+        """Return the results of all groups of agents, in the order of `parts`; transitions are copied."""
         recorded = [part.transitions for part in parts if part.transitions is not None]
         transitions = {name: torch.cat([rows[name] for rows in recorded]) for name in recorded[0]} if recorded else None
         counts = {name: np.concatenate([part.counts[name] for part in parts]) for name in parts[0].counts}
         return cls(np.concatenate([part.rewards for part in parts]), counts, transitions)
 
     def with_more(self, others: "Rollout") -> "Rollout":
-        """Append other episodes of the same agents, without their transitions."""
+        """Return these results and, for each agent, the episodes of `others`, whose transitions are left out."""
         both = [part._of_agents() for part in (self, others)]
         counts = {
             name: np.hstack([of_agents[name] for of_agents in both]).reshape(-1, *values.shape[1:])
@@ -79,7 +80,7 @@ class Rollout:
         return Rollout(self.rewards[agents, episodes], counts, None)
 
     def _of_agents(self) -> dict[str, NDArray[np.float64]]:
-        """Return the counts with agents and episodes as two dimensions."""
+        """Return the counts as `[agents, episodes of an agent, ...]`."""
         return {name: values.reshape(*self.rewards.shape, *values.shape[1:]) for name, values in self.counts.items()}
 
 
@@ -96,11 +97,11 @@ class Transitions(Generic[Observed]):
     """Transitions to learn from, `[agents, batch, ...]`: each spans up to `Heads.return_steps` steps of an episode.
 
     Attributes:
-        observations, next_observations: before the first step and after the last, in the task's own form.
+        observations, next_observations: before the first step and after the last one, of the task's type `Observed`.
         actions: float32 `[agents, batch, ...]`, of the first step, as the policy stored them (`SampledActions.stored`).
-        rewards: float32 `[agents, batch, return steps]`; zeros after the last step.
+        rewards: float32 `[agents, batch, return steps]`, of each step; zeros after the last one.
         steps: int64 `[agents, batch]`, number of steps, at least 1.
-        terminal: bool `[agents, batch]`, the episode ends with the last step.
+        terminal: bool `[agents, batch]`, the last step terminates the episode: no value follows it.
     """
 
     observations: Observed
@@ -112,33 +113,34 @@ class Transitions(Generic[Observed]):
 
 
 class BatchSampler(Protocol):
-    """Draws batches of stored transitions. A batch is from one block (of days), which a task may encode as a whole."""
+    """Draws batches of stored transitions, each from one block of days in a row, which a task may encode as a whole."""
 
     def draw_blocks(self, generator: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.int64]:
-        """Draw the block of each batch, by its first day: int64 of this shape."""
+        """Draw a block for each batch; return the blocks' first days, int64 of this shape."""
 
     def draw(self, generator: np.random.Generator, block: int) -> NDArray[np.int64]:
-        """Draw the slots of a batch from the block with first day `block`: int64 `[batch]`."""
+        """Draw a batch from the block with first day `block`; return slots of the replay, int64 `[batch]`."""
 
 
 class Task(Protocol[Observed, Encoded]):
-    """A task on a device. Parameters of networks are views into rows of a population, `[agents, ...]`.
+    """A task on a device: its episodes, and the networks of its agents.
 
-    By default a task has no data, no prices and no normalisation.
+    An agent's weights are a row of the population, `[agents, parameters]`; `critic` and `actor` are views into it. The
+    methods with a body are for tasks without data, without prices or without normalisation.
 
     Attributes:
-        critic_layout, actor_layout: parameters of an agent; in a row of the population the critic's come first.
+        critic_layout, actor_layout: parameters of an agent's networks; in a row the critic's come first.
         box: bounds of the actions.
-        columns: the values of a stored transition.
+        columns: dtype and shape of each value of a stored transition, by name.
         episode_steps, min_episode_steps: most and fewest steps of an episode.
         episode_end: name of the bool column that marks the last step of an episode, terminated or truncated.
         fingerprint: hash of the data, or of the Gymnasium environment's name and sizes.
-        block_bytes: size of the largest array that learning from a batch makes for one agent; it decides how many
-            agents learn together.
-        play_bytes: memory of one agent while it plays the episodes of a generation; it decides how many play together.
-        state: running moments that normalise observations and rewards, never changed in place. The phases of
-            a generation set it from the training state. A generation learns with the moments with which it played; the
-            first generation, which plays without moments, learns with those of its own episodes.
+        block_bytes: bytes of the largest array that one agent takes to learn from a batch; they decide how many agents
+            learn together.
+        play_bytes: bytes that one agent takes to play the episodes of a generation; they decide how many play together.
+        state: sums of observations and returns for their normalisation, never changed in place. The phases of a
+            generation set it from the training state. A generation learns with the state with which it played; the
+            first generation, which plays without normalisation, learns with the state after its episodes.
     """
 
     def __init__(
@@ -151,19 +153,19 @@ class Task(Protocol[Observed, Encoded]):
 
     @staticmethod
     def open_data(config: Config) -> TaskData:  # noqa: ARG004
-        """Open the data that the configuration names; by default a task needs none.
+        """Read and check the data that the configuration names; by default there are none.
 
         Raises:
-            InputError: the data cannot be used, or do not fit the configuration.
+            InputError: the data cannot be used, or do not suit the configuration.
         """
         return TaskData()
 
     @staticmethod
     def data_of_shape(config: Config, days: int, columns: int, assets: int) -> TaskData:  # noqa: ARG004
-        """Return random data of the shape of a panel.
+        """Return a random panel of prices of this shape, by which `eigen plan` measures memory and time without data.
 
         Raises:
-            InputError: no training run could use such a panel, or the task (as by default) is not played on a panel.
+            InputError: no training run could use a panel of this shape, or the task is not played on a panel.
         """
         raise InputError(
             f"task {config.task} is not played on a panel of prices: leave out --days, --columns and --assets."
@@ -187,19 +189,19 @@ class Task(Protocol[Observed, Encoded]):
 
     @property
     def validation_starts(self) -> range:
-        """Starts of the episodes that choose the champion."""
+        """Possible starts of the episodes that choose the champion, the best agent so far."""
 
     @property
     def holdout_starts(self) -> range:
-        """Starts of the episodes that are played once, at the end; empty if nothing is held out."""
+        """Possible starts of the episodes that are played once, after training; empty if nothing is held out."""
 
     @property
     def holdout_days(self) -> tuple[str, str, tuple[str, ...]] | None:
-        """First and last day (YYYY-MM-DD) held out, and the traded symbols; None without such days."""
+        """First and last holdout day (YYYY-MM-DD), and the tradable symbols; None without holdout days."""
         return None
 
     def noise_shape(self, episodes: int) -> tuple[int, ...]:
-        """Return the shape of the exploration noise of one agent in this number of episodes."""
+        """Return the shape of the exploration noise that one agent needs for this number of episodes."""
 
     def roll_out(
         self,
@@ -209,51 +211,51 @@ class Task(Protocol[Observed, Encoded]):
         record: bool = False,
         fixed: int = 0,
     ) -> Rollout:
-        """Play one episode for each agent and start.
+        """Play episodes of agents to their end.
 
         Args:
             weights: float32 `[agents, parameters]`.
-            starts: int64 `[agents, episodes]`.
-            noise: float32 `[agents, *noise_shape]` (`Policy.play`); None: no noise.
-            record: return the transitions.
+            starts: int64 `[agents, episodes]`, start of each episode, as in `training_starts`.
+            noise: float32 `[agents, *noise_shape]`, of the episodes without the `fixed` ones; None: no noise.
+            record: whether to return the transitions.
             fixed: number of each agent's last episodes that are played without noise and not recorded.
         """
 
     def state_after(self, transitions: Mapping[str, Tensor]) -> Mapping[str, Tensor]:  # noqa: ARG002
-        """Return the next `state` after a generation's recorded transitions; this object stays as it is."""
+        """Return `state` with a generation's recorded transitions added; `self.state` stays as it is."""
         return self.state
 
     def statistics(self, rollout: Rollout) -> dict[str, float]:
         """Return statistics of the episodes for logs and reports, by name."""
 
     def excess(self, rollout: Rollout) -> Excess | None:  # noqa: ARG002
-        """Return the excess of the trades over the market; None if trades are too few or there is no market."""
+        """Return the excess return over the market; None with fewer than two trades, or without a market."""
         return None
 
     def sampler(self, replay: Replay, batch_size: int) -> BatchSampler | None:
-        """Return a sampler of the replay as it is now; None while there are too few transitions for a batch."""
+        """Return a sampler of the transitions now in the replay; None while these are too few for a batch."""
 
     def transitions(self, replay: Replay, slots: Tensor, block: FirstDay) -> Transitions[Observed]:
-        """Return the transitions in `slots`, int64 `[agents, batch]`; all are from the block with first day `block`."""
+        """Return the transitions from `slots` on, int64 `[agents, batch]`, all of the block with first day `block`."""
 
     def encode(self, critic: Parameters, observations: Observed) -> Encoded:
-        """Encode observations with the encoder that the critic's loss trains."""
+        """Encode observations with the encoder, which is part of `critic`: the critic's loss trains it."""
 
     def policy(self, actor: Parameters, encoding: Encoded) -> Policy:
         """Return the actor's policy for observations; its actions are float32 `[agents, batch, ...]`."""
 
     def values(self, critic: Parameters, encoding: Encoded, actions: Tensor | None) -> Tensor:
-        """Return the values of each critic, float32 `[critics, agents, batch]`.
+        """Return the values by each of an agent's critics, float32 `[critics, agents, batch]`.
 
-        They are of `actions` in natural units; if `actions` is None, of observations alone.
+        They are Q(s, a) of the observations and `actions`, in natural units; if `actions` is None, V(s).
         """
 
     def check_rows(self, ring: Ring) -> str | None:  # noqa: ARG002
-        """Return why a replay's rows cannot be whole episodes, as a phrase (`has ...`); None if they can."""
+        """Return why the rows of a stored replay cannot be episodes of this task (`has ...`); None if they can be."""
         return None
 
     def metadata(self) -> dict[str, JsonValue]:
-        """Return what a program that lets an agent act needs besides its weights and the configuration."""
+        """Return what a program needs, besides its weights and the configuration, to let an agent act."""
         return {}
 
 
@@ -263,14 +265,14 @@ class DifferentiableGrowth(Protocol):
 
     @property
     def growth_days(self) -> range:
-        """The training days whose rewards do not depend on days after the training days."""
+        """Training days whose rewards do not depend on prices after the last training day."""
 
     def growth(self, weights: Tensor, first_day: int, days: int) -> tuple[Tensor, Tensor]:
-        """Return the rewards of agents without noise on consecutive days, as if an episode began there.
+        """Return the rewards of agents, acting without noise, on consecutive days, as of an episode that begins there.
 
         Args:
-            weights: float32 `[agents, parameters]`; the rewards are differentiable by them.
-            first_day, days: the first day, and the number of days.
+            weights: float32 `[agents, parameters]`; the rewards are differentiable with respect to them.
+            first_day, days: the first day, one of `growth_days`, and the number of days.
 
         Returns:
             Rewards, and turnover as a share of the equity (without a gradient): float32 `[agents, days]` each.
@@ -279,12 +281,12 @@ class DifferentiableGrowth(Protocol):
 
 @dataclass(frozen=True)
 class Outcomes:
-    """Outcomes of all alternatives at some moments, played or not: `[agents, batch, candidates, settings]`.
+    """Outcomes of all alternatives at some moments (`KnownOutcomes`): `[agents, batch, candidates, settings]`.
 
     Attributes:
-        rewards: float32, in the units of the task's rewards.
-        shares: float32, time for which the candidate would have been blocked, as a share of the longest holding time.
-        known: bool `[agents, batch, candidates]`, the candidate could have been taken and its end is known.
+        rewards: float32, reward of taking the candidate with the setting.
+        shares: float32, time for which the candidate is then blocked, as a share of the longest holding time.
+        known: bool `[agents, batch, candidates]`, the candidate can be taken; where false, its outcomes mean nothing.
     """
 
     rewards: Tensor
@@ -294,17 +296,18 @@ class Outcomes:
 
 @runtime_checkable
 class KnownOutcomes(Protocol):
-    """A task whose alternatives all have known outcomes.
+    """A task that knows the outcomes of all alternatives, also of those that no agent has chosen.
 
-    At each step an agent may take one of several candidates (assets) with one of `Heads.outcomes` settings (sale
-    targets), and the candidate is blocked until its end. Outcomes do not depend on actions, so all are known unplayed.
+    At each moment (the number of a day, counted by the task) an agent may take one of several candidates (assets) with
+    one of `Heads.outcomes` settings (sale targets), which blocks the candidate until the position is closed. Outcomes
+    do not depend on other actions.
     """
 
     def outcome_sampler(self, batch_size: int) -> BatchSampler | None:
-        """Return a sampler of different moments of the training days; None if there are too few for a batch."""
+        """Return a sampler that draws moments of the training days, not slots; None if too few for a batch."""
 
     def outcomes(self, moments: Tensor, block: FirstDay) -> tuple[Any, Outcomes]:
-        """Return observations at moments of a block, int64 `[agents, batch]`, and all outcomes from there."""
+        """Return the observations at `moments`, int64 `[agents, batch]`, all of `block`, and all their outcomes."""
 
     def expected_outcomes(self, actor: Parameters, encoding: Any) -> ExpectedOutcomes:  # noqa: ANN401 - the task's own
-        """Return the outcomes that the actor predicts for the alternatives."""
+        """Return the outcomes that the actor predicts for all alternatives."""

@@ -1,4 +1,4 @@
-"""The market as a task: agents trade episodes of the days of a panel."""
+"""The task `market`: agents buy and sell assets (tradable columns of a panel of prices) in episodes of its days."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,12 +36,12 @@ from eigen_core.trading.orders import resolve_orders, sum_of_day, trade_value
 
 
 class _Day(NamedTuple):
-    """Inputs that differ from one day of a group's episodes to the next.
+    """Inputs of the decisions of agents at a step of their episodes, as tensors that a CUDA graph can read.
 
     Attributes:
         rows, time: results of `EncodedEpisodes.of_step`.
-        portfolio: float16 `[agents, slices, assets, values]`.
-        noise: the day's argument of `Policy.play`.
+        portfolio: observed portfolios, float16 `[agents, episodes, assets, values]`.
+        noise: argument of `Policy.play`; None: no noise.
         decision: result of `TradingEnvironment.decision_inputs`.
     """
 
@@ -52,17 +52,17 @@ class _Day(NamedTuple):
     decision: DecisionInputs | None
 
 
-# Prices that the table is built from at a time: a few tens of megabytes.
+# Prices that `OutcomeTable` reads at a time: a few tens of megabytes.
 _CELLS_AT_A_TIME = 1 << 20
 
 
 @dataclass(frozen=True)
 class OutcomeTable:
-    """Reward and duration of buying each asset on each day with each sale target, and with coefficient 1.
+    """Reward and duration of buying each asset on each day with each of some sale targets, and with coefficient 1.
 
     Attributes:
         first_day: day of the first row.
-        rewards: float32 `[days, assets, targets]`; NaN where nothing can be bought.
+        rewards: float32 `[days, assets, targets]`; NaN where the asset cannot be bought.
         shares: float16 `[days, assets, targets]`, days from the decision to the exit / `trading.holding_days`; above 1
             where the sale waits for a price.
     """
@@ -111,7 +111,7 @@ _COUNTED = ("trades", "wins", "idle_days", "fees")
 
 
 class MarketTask(PanelTask):
-    """Implements `Task` and `KnownOutcomes`: agents buy and sell assets (`TradingEnvironment`)."""
+    """Implements `Task` and `KnownOutcomes`: agents trade by the rules of `TradingEnvironment`."""
 
     def __init__(self, config: Config, panel: Panel, device: torch.device, heads: Heads) -> None:
         super().__init__(config, panel, device, heads, market_actions(config, device))
@@ -138,9 +138,9 @@ class MarketTask(PanelTask):
             hold = "Buy fewer a day or hold for fewer days, so that these two multiplied are below the number of assets"
         return (
             *warnings,
-            f"With {often} and positions of up to {held:,} days (trading.holding_days), any of {dimensions.assets:,} "
-            "assets that is not held is soon bought: agents choose when to buy, but hardly which. "
-            f"{hold}, or trade more assets.",
+            f"With {often} and positions of up to {held:,} days (trading.holding_days), any of the "
+            f"{dimensions.assets:,} assets that is not held is soon bought: agents choose when to buy, but hardly "
+            f"which asset. {hold}, or trade more assets.",
         )
 
     @torch.no_grad()
@@ -185,7 +185,7 @@ class MarketTask(PanelTask):
                 portfolios[:, :, step] = portfolio[:, :recorded]
                 stored[:, :, step] = chosen[:, :recorded]
             environment.end_day(decision)
-        # Its inputs are views that would keep all positions in memory while the results are computed.
+        # The last `day` has views that would keep all positions in memory while the results are computed.
         del day
         nothing = torch.zeros((starts.size, assets), device=self._device)
         while not environment.done:
@@ -213,7 +213,7 @@ class MarketTask(PanelTask):
         portfolios: Tensor,
         stored: Tensor,
     ) -> tuple[Rollout, EpisodeSummary]:
-        """Return rollout and summary; the rollout has the transitions of the recorded episodes, each agent's first."""
+        """Return rollout and summary; only each agent's first episodes, as many as `stored` has, give transitions."""
         agents, recorded = stored.shape[:2]
         rows = None
         if recorded:
@@ -258,7 +258,7 @@ class MarketTask(PanelTask):
         return mean_excess(gained, traded, first.astype(np.int64), self._config.trading.holding_days)
 
     def _outcome_table(self, count: int) -> OutcomeTable:
-        """Return the table of `count` evenly spread sale targets on the training days."""
+        """Return the table of the training days and `count` sale targets, evenly spread between their bounds."""
         days, trading = range(self.training_starts.start, self.panel.splits.train.stop), self._config.trading
         between = (trading.min_target, trading.max_target)
         targets = torch.linspace(*between, count, dtype=torch.float64, device=self._device)

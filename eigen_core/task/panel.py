@@ -1,4 +1,7 @@
-"""Base of the tasks on a panel of prices: days, networks, and transitions that store a day, not its features."""
+"""Base of the tasks on a panel of prices (`market`, `portfolio`): days, networks and transitions.
+
+A day is a row of the panel, counted from 0; an asset is a tradable column. A block is a number of consecutive days.
+"""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -43,11 +46,11 @@ from eigen_core.trading.equity import periods_per_year
 
 @dataclass(frozen=True)
 class MarketObservation:
-    """Observations of agents after the close of some days; the encoder looks up the features of `days`.
+    """Observations of agents after the close of days, whose features the encoder looks up.
 
     Attributes:
-        days: int64 `[agents, batch]`, the last day of each window of features.
-        portfolio: float32 `[agents, batch, assets, values]`; None if agents do not observe it.
+        days: int64 `[agents, batch]`, the last day of each observed window of features.
+        portfolio: float32 `[agents, batch, assets, values]`; None if agents do not observe their portfolio.
         episode_time: float32 `[agents, batch, 2]`, see `episode_times`.
         block: first day of the block of `PanelTask.block_days` days that contains all `days`.
     """
@@ -70,7 +73,7 @@ class MarketEncoding:
 
 @dataclass(frozen=True)
 class PanelDimensions:
-    """The size of a panel: days, columns (`assets` of them tradable) and features."""
+    """The size of a panel: numbers of days, of columns, of assets among the columns, and of features of a column."""
 
     days: int
     columns: int
@@ -83,12 +86,12 @@ class PanelDimensions:
 
     @classmethod
     def of_shape(cls, config: Config, days: int, columns: int, assets: int) -> "PanelDimensions":
-        """Return the size of a panel of this shape; raise `InputError` if features are columns of the data."""
+        """Return the size with the number of features; raise `InputError` if features are columns of the data files."""
         market = config.market
         if market.uses_columns:
             raise InputError(
-                "The number of features is not known without the data, since columns of the data are features: name "
-                "the data (market.data), or leave columns out of market.features and market.own_features."
+                "The number of features is not known without the data, since market.features or market.own_features "
+                "takes columns of the data as features: plan with the data (market.data), or without such features."
             )
         features = len(feature_names(market.features, has_range=True, has_volume=True))
         features += sum(len(function.names) for function in feature_functions(market))
@@ -112,14 +115,14 @@ def random_panel(market: MarketConfig, size: PanelDimensions) -> Panel:
 
 
 class PanelTask(Task[MarketObservation, MarketEncoding]):
-    """The part of `Task` that all tasks on a panel share; `actions` describe an agent's action for each asset."""
+    """The part of `Task` that all tasks on a panel share; `actions` describes an agent's action for each asset."""
 
     def __init__(self, config: Config, panel: Panel, device: torch.device, heads: Heads, actions: AssetActions) -> None:
         require_scale(config, panel.days, self.steps(config))
         if encoder_class(config.network).block_bound and heads.whole_episodes:
             raise InputError(
                 f"learner.algorithm {config.learner.algorithm} learns from whole episodes, whose days network.encoder "
-                f"{config.network.encoder} cannot encode together: use network.encoder filter_bank."
+                f"{config.network.encoder} cannot encode in one batch: use network.encoder filter_bank."
             )
         self.panel = panel
         self.network = AgentNetwork(panel, config, device, heads, actions)
@@ -141,7 +144,7 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
         self._episode_times = episode_times(config.trading, device)
 
     def _block_bytes(self, config: Config, device: torch.device) -> int:
-        """Return the size of a layer of the encoder or of the heads, the larger, for a batch of one agent (bytes)."""
+        """Return the bytes of a layer of the encoder or of the heads, whichever is larger, for a batch of one agent."""
         network, batch, columns = config.network, batch_setting(config.learner, "batch_size"), self.panel.columns
         heads = SINGLE * batch * self.panel.assets * network.head_width
         if not self.network.block_bound:
@@ -153,11 +156,11 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
         return max(column_bytes * max(at_once, -(-FEWEST_ROWS // min(block, batch))), heads)
 
     def _play_bytes(self, config: Config) -> int:
-        """Return the size of the encoded days that one agent plays, and of the tensors of its decisions (bytes)."""
+        """Return the bytes of the encoded days that one agent plays, plus those of the tensors of its decisions."""
         network, evaluation, assets = config.network, config.evaluation, self.panel.assets
         episodes, steps = evaluation.slices + evaluation.fixed_episodes, self.steps(config)
         days = len(self.panel.splits.train) + len(self.panel.splits.validation)
-        # An encoder that computes the days before a day with it encodes days between episodes too.
+        # An encoder that computes the days before an episode anyway also encodes days between episodes (`day_runs`).
         if not self.network.block_bound:
             days = min(days, episodes * steps)
         encoded = assets * (SINGLE * network.embedding + 1) + SINGLE * network.embedding * network.queries
@@ -169,13 +172,14 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
     @staticmethod
     @abstractmethod
     def steps(config: Config) -> int:
-        """Return how many days of an episode the replay stores."""
+        """Return the number of steps of an episode, one a day, whose transitions the replay stores."""
 
     @abstractmethod
     def decisions(self, weights: Tensor, starts: NDArray[np.int64]) -> tuple[Tensor, Excess | None]:
         """Play agents without noise; return each asset's share in each decision, and the excess over the market.
 
-        The shares are `[agents * episodes, days, assets]`; the arguments are those of `Task.roll_out`.
+        The shares, `[agents * episodes, days, assets]`, are of the purchases or of the equity. The arguments are those
+        of `Task.roll_out`; None: see `Task.excess`.
         """
 
     @abstractmethod
@@ -187,7 +191,7 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
         record: bool = False,
         fixed: int = 0,
     ) -> tuple[Rollout, Any]:
-        """Play like `roll_out`; return the rollout, and the decisions in a form that each task defines."""
+        """Play like `Task.roll_out`; return the rollout, and the decisions as a type that each task chooses."""
 
     def roll_out(
         self,
@@ -205,23 +209,23 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
         require_scale(config, panel.days, cls.steps(config))
         dimensions = PanelDimensions.of(panel)
         year = periods_per_year(panel.dates, config.account)
-        calendar = f"A year has {year} of the data's days: metrics are annualised by it (account.periods_per_year)."
+        calendar = f"A year has {year} trading days: metrics are annualised by this number (account.periods_per_year)."
         lines = (*report.lines(config.trading), calendar, *cls.warnings(config, dimensions))
         return TaskData(panel, str(dimensions), lines, dimensions, split_table(panel))
 
     @staticmethod
     def warnings(config: Config, dimensions: PanelDimensions) -> Sequence[str]:
-        """Return warnings about trading rules that do not suit the data."""
+        """Return warnings, as sentences, about trading rules that do not suit the data."""
         needed, holdout = fewest_days(config.trading), config.market.holdout_days
         if dimensions.assets > 1 or not holdout:
             return ()
-        only = "With one tradable symbol, timing is all that a verdict can judge"
+        only = "With one tradable symbol, timing is all that the verdict of a backtest can judge"
         if holdout >= needed:
-            return (f"{only}: it compares the agent with its own decisions at other times.",)
+            return (f"{only}: it compares the agent with its own decisions shifted to other days.",)
         return (
-            f"{only}, and no verdict on it will be possible: verdicts shift decisions by more than the "
-            f"{config.trading.holding_days:,} days of trading.holding_days, which needs {needed:,} holdout days, and "
-            f"market.holdout_days is {holdout:,}. Give more of them, or hold for fewer days.",
+            f"{only}, and no verdict will be possible: it shifts decisions by more than trading.holding_days "
+            f"{config.trading.holding_days:,}, which needs {needed:,} holdout days, and market.holdout_days is "
+            f"{holdout:,}. Raise market.holdout_days or lower trading.holding_days.",
         )
 
     @classmethod
@@ -253,7 +257,7 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
 
     @property
     def block_days(self) -> int:
-        """Length of the blocks of consecutive days from which batches are drawn."""
+        """Number of days in each block from which batches are drawn: `learner.block_days`, or all training days."""
         last_day = self.panel.splits.train.stop
         block_days = batch_setting(self._config.learner, "block_days")
         return min(block_days or last_day, last_day) if self.network.block_bound else last_day
@@ -265,7 +269,7 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
         return self.day_sampler(stored_days(replay), self.panel.splits.train.stop, batch_size)
 
     def day_sampler(self, row_days: NDArray[np.int32], stop: int, batch_size: int) -> BlockSampler | None:
-        """Return a sampler of rows of these days, all before `stop`; None if no block has enough days for a batch."""
+        """Return a sampler of rows of the days `row_days`, all before `stop`; None if no block has days for a batch."""
         sampler = BlockSampler(row_days, min(self.block_days, stop), stop, self._return_steps, batch_size)
         return sampler if len(sampler.block_starts) else None
 
@@ -321,13 +325,13 @@ def split_table(panel: Panel) -> list[dict[str, str | int]]:
 
 
 def require_scale(config: Config, days: int, steps: int) -> None:
-    """Raise InputError if replay, batches or blocks do not suit a panel of `days` days and episodes of `steps`."""
+    """Raise InputError if replay, batches or blocks do not suit a panel of `days` and episodes of `steps` days."""
     config.require_days(days)
     per_generation = config.population.size * config.evaluation.slices * steps
     if per_generation > config.replay.capacity:
         raise InputError(
             f"replay.capacity {config.replay.capacity:,} is below the {per_generation:,} transitions of one generation "
-            f"({config.population.size} agents x {config.evaluation.slices} slices x {steps} "
+            f"({config.population.size} agents x {config.evaluation.slices} episodes x {steps} "
             "days): raise it or lower evaluation.slices."
         )
     train_days = len(Splits.of_days(days, config.market).train)
@@ -336,23 +340,23 @@ def require_scale(config: Config, days: int, steps: int) -> None:
         return
     if learner.batch_size > train_days - config.market.window:
         raise InputError(
-            f"learner.batch_size {learner.batch_size} needs as many different days, but training has "
-            f"{train_days - config.market.window:,} after the first window: lower it."
+            f"learner.batch_size {learner.batch_size} needs as many different training days, but there are "
+            f"{train_days - config.market.window:,} after the first window (market.window): lower learner.batch_size."
         )
     steps = learner.n_step if isinstance(learner, OffPolicyConfig) else 1
     if encoder_class(config.network).block_bound and 0 < learner.block_days < learner.batch_size + steps:
         after = "a day" if steps == 1 else f"{steps} days (learner.n_step)"
         raise InputError(
-            f"learner.block_days {learner.block_days} must be above learner.batch_size {learner.batch_size}: "
-            f"a batch has as many different days, each with {after} after it."
+            f"learner.block_days {learner.block_days} must be {learner.batch_size + steps} or more: a batch has "
+            f"{learner.batch_size} different days of a block (learner.batch_size), with {after} after each."
         )
 
 
 def day_runs(starts: NDArray[np.int64], steps: int, days_before: int) -> list[range]:
     """Return the ranges of consecutive days to encode for episodes of `steps` days.
 
-    Days between two episodes are encoded too if they are at most `days_before`: as many days before each range are
-    computed anyway. `starts` are the first days of the episodes, int64 `[episodes]`.
+    Two episodes share a range if at most `days_before` days lie between them: the encoder computes as many days before
+    each range anyway. `starts` are the first days of the episodes, int64 `[episodes]`.
     """
     runs: list[range] = []
     for start in np.unique(starts).tolist():
@@ -364,12 +368,12 @@ def day_runs(starts: NDArray[np.int64], steps: int, days_before: int) -> list[ra
 
 
 class EncodedEpisodes:
-    """The encoded days of agents' episodes; a day in several episodes of an agent is encoded once.
+    """The embeddings of the days of agents' episodes; a day in several episodes of an agent is encoded once.
 
     Args:
         weights: float32 `[agents, parameters]`.
         starts: first day of each episode, int64 `[agents, episodes]`.
-        times: time in the episode of each of its steps, float32 `[steps, values]`.
+        times: observed time in the episode at each step, float32 `[steps, values]`; see `episode_times`.
     """
 
     def __init__(self, network: AgentNetwork, weights: Tensor, starts: NDArray[np.int64], times: Tensor) -> None:
@@ -400,7 +404,7 @@ class EncodedEpisodes:
             done += len(run)
 
     def of_step(self, step: int) -> tuple[Tensor, Tensor]:
-        """Return the arguments of `prepared` for a step: indices of encoded days, and the time in the episode."""
+        """Return the arguments of `prepared` for a step: indices of the episodes' encoded days, and the time."""
         return self._rows[:, :, step], self._times[step]
 
     def of_all_steps(self) -> Tensor:
@@ -416,7 +420,7 @@ class EncodedEpisodes:
         """Return the result of `AgentNetwork.prepare_actor` for days, float32 `[agents, days, assets, width]`.
 
         Args:
-            rows: indices of the encoded days, int64 `[agents, days]`.
-            times: the days' time in the episode, float32 `[..., days, values]`.
+            rows: indices of the encoded days, int64 `[agents, days]`, as `of_step` returns them.
+            times: time in the episode on each day, float32 `[..., days, values]`.
         """
         return self._network.prepare_actor(self.actor, self._days.picked(rows), times)

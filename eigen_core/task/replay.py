@@ -1,4 +1,4 @@
-"""The replay buffer: a ring of transitions; an episode's steps lie one after another."""
+"""The replay buffer: a ring (circular buffer) of transitions; the steps of an episode are in consecutive slots."""
 
 from collections.abc import Mapping
 from copy import copy
@@ -14,7 +14,7 @@ from eigen_core.machine import SharedTensor, lazy_zeros, shared_zeros
 
 @dataclass(frozen=True)
 class Column:
-    """Type and shape of one field of a transition; `on_host`: keep a copy on the host, for samplers."""
+    """Dtype and shape of one value of a transition; `on_host`: whether to keep a copy on the CPU, for samplers."""
 
     dtype: torch.dtype
     shape: tuple[int, ...] = ()
@@ -23,10 +23,10 @@ class Column:
 
 @dataclass(frozen=True)
 class Stretches:
-    """Consecutive transitions of an episode that start at each of some slots; `[*slots, steps]`.
+    """Up to `steps` consecutive transitions of an episode from each of some slots on: `[*slots, steps]`.
 
     Attributes:
-        slots: int64; where `mask` is false, they have no meaning.
+        slots: int64, slot of each transition; no meaning where `mask` is false.
         mask: bool, the transition is of the same episode as the first one, and was stored after it.
     """
 
@@ -35,20 +35,20 @@ class Stretches:
 
     @property
     def steps(self) -> Tensor:
-        """Number of transitions of each, int64 `[*slots]`, at least one."""
+        """Number of transitions in each stretch, int64 `[*slots]`, at least 1."""
         return self.mask.sum(-1)
 
     @property
     def last(self) -> Tensor:
-        """Slot of the last transition of each, int64 `[*slots]`."""
+        """Slot of the last transition of each stretch, int64 `[*slots]`."""
         return self.slots.gather(-1, self.steps[..., None] - 1)[..., 0]
 
 
 class Replay:
-    """A ring of transitions on the device. On the CPU, slots that were never written take no memory.
+    """A ring of transitions on a device. On the CPU, slots that were never written take no memory.
 
     Attributes:
-        written: transitions ever appended; number n (from 0) is in slot n % capacity.
+        written: number of transitions ever appended; transition number n (from 0) is in slot n % capacity.
     """
 
     def __init__(self, capacity: int, columns: Mapping[str, Column], device: torch.device) -> None:
@@ -75,7 +75,7 @@ class Replay:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the full ring."""
+        """Bytes of the ring when it is full."""
         return sum(column.nbytes for column in self._columns.values())
 
     @property
@@ -83,7 +83,7 @@ class Replay:
         return self.nbytes / self.capacity
 
     def append(self, rows: Mapping[str, Tensor]) -> None:
-        """Store transitions `[rows, ...]` in order over the oldest; InputError if there are more than the capacity."""
+        """Store transitions, `[rows, ...]` by column, in place of the oldest; InputError if more than the capacity."""
         total = len(next(iter(rows.values())))
         if total > self.capacity:
             raise InputError(
@@ -99,43 +99,43 @@ class Replay:
         self.written += total
 
     def appended(self, rows: Mapping[str, Tensor]) -> "Replay":
-        """Return a buffer with `rows` stored, which shares this buffer's memory; this buffer's `written` stays.
+        """Return a buffer with `rows` appended, which shares this buffer's memory; this buffer's `written` stays.
 
-        The caller can so commit the rows together with other changes: until the returned buffer replaces this one, the
-        same rows can be stored again, with the same result.
+        A caller can so commit the rows together with other changes: until it replaces this buffer by the returned one,
+        it can append the same rows again, with the same result.
         """
         further = copy(self)
         further.append(rows)
         return further
 
     def follow(self, other: "Replay") -> None:
-        """Copy the new transitions of another buffer, or all of them if this one is too far behind.
+        """Append the transitions that another buffer has and this one has not, or all if the other overwrote some.
 
-        The other buffer, on any device, must have the same capacity and columns, and have started with the same
-        transitions.
+        The other buffer, on any device, must have the same capacity and columns; up to this buffer's `written`, its
+        transitions must have been the same.
         """
         if not other.written - other.size <= self.written <= other.written:
             self.written = other.written - other.size
         self.append(other.newest(other.written - self.written))
 
     def on_host(self, name: str) -> Tensor:
-        """Return the host's copy of a column with `Column.on_host`: `[size, ...]`."""
+        """Return the copy on the CPU of a column that has `Column.on_host`: `[size, ...]`."""
         return self._host[name][: self.size]
 
     def pick(self, slots: Tensor, *names: str) -> dict[str, Tensor]:
-        """Return the named columns, or all, of the transitions in `slots`, of any shape: `[*slots, ...]` each."""
+        """Return the transitions in `slots`, int64 of any shape: `[*slots, ...]` of each of `names` (none: of all)."""
         return {name: self._columns[name][slots] for name in names or self._columns}
 
     def newest(self, count: int) -> dict[str, Tensor]:
-        """Return the newest transitions, oldest first: `[count, ...]` of each column."""
+        """Return the `count` newest transitions, oldest first: `[count, ...]` of each column."""
         first = next(iter(self._columns.values()))
         return self.pick((torch.arange(self.written - count, self.written, device=first.device)) % self.capacity)
 
     def stretches(self, slots: Tensor, steps: int, end: str) -> Stretches:
-        """Return up to `steps` transitions from each of `slots` on, int64 of any shape.
+        """Return up to `steps` consecutive transitions from each of `slots` on, int64 of any shape.
 
-        Each stretch ends at the latest with its episode, whose last step the bool column `end` marks, or with the
-        newest transition.
+        A stretch ends early with its episode, whose last step the bool column `end` marks, or with the newest
+        transition.
         """
         ahead = torch.arange(steps, device=slots.device)
         following = (slots[..., None] + ahead) % self.capacity
@@ -145,26 +145,26 @@ class Replay:
         return Stretches(following, (goes_on & (ahead <= newer[..., None])).cummin(-1).values)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the stored part of the columns by name, and `position`: the ring's capacity and cursor."""
+        """Return the stored transitions, `[size, ...]` by column, and as `position` the ring's capacity and cursor."""
         columns = {name: column[: self.size] for name, column in self._columns.items()}
         position = torch.tensor([self.capacity, self.cursor], dtype=torch.int64)
         return {**columns, "position": position}
 
     def ring(self) -> Ring:
-        """Return the buffer for a checkpoint; it shares this buffer's memory."""
+        """Return the buffer as a checkpoint stores it; the ring shares this buffer's memory."""
         return Ring(self._columns, self.size, self.written)
 
     @classmethod
     def from_ring(cls, ring: Ring, columns: Mapping[str, Column], device: torch.device) -> "Replay":
-        """Return the buffer of a checkpoint, in the ring's own memory if that is on `device`.
+        """Return the buffer of a checkpoint's ring; it shares the ring's memory if that is on `device`.
 
         Raises:
-            ValueError: the ring's columns are not these `columns`.
+            ValueError: names, dtypes or shapes of the ring's columns differ from `columns`.
         """
         wanted = {name: (column.dtype, column.shape) for name, column in columns.items()}
         found = {name: (column.dtype, tuple(column.shape[1:])) for name, column in ring.columns.items()}
         if found != wanted:
-            raise ValueError(f"The ring's columns {found} are not the columns of this replay: {wanted}.")
+            raise ValueError(f"The columns of the stored replay are {found}, but the task's are {wanted}.")
         replay = cls(0, columns, device)
         replay._columns = {name: column.to(device) for name, column in ring.columns.items()}
         replay.written = ring.written
@@ -172,9 +172,9 @@ class Replay:
         return replay
 
     def share(self) -> Mapping[str, SharedTensor]:
-        """Return the shared memory of the columns for other processes; the first call moves them there.
+        """Return references to the columns in shared memory, for other processes; the first call moves them there.
 
-        These processes see later transitions at once. Only if `machine.shares_memory` is true of the device.
+        These processes see later transitions at once. Call it only if `machine.shares_memory` is true for the device.
 
         Raises:
             OSError: the operating system refuses shared memory.
@@ -194,12 +194,12 @@ class Replay:
 
 
 def unwritten(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return zeros; on the CPU they take memory only when they are written."""
+    """Return zeros; on the CPU they take memory only once they are written."""
     return lazy_zeros(shape, dtype) if device.type == "cpu" else torch.zeros(shape, dtype=dtype, device=device)
 
 
 def _on_host(column: Tensor, size: int) -> Tensor:
-    """Return the column itself if it is on the CPU; else a copy there of the first `size` values."""
+    """Return the column itself if it is on the CPU, else a copy on the CPU, of which the first `size` rows are set."""
     if column.device.type == "cpu":
         return column
     host = lazy_zeros(column.shape, column.dtype)

@@ -1,7 +1,7 @@
-"""Transitions of a panel in the replay: their columns, and samplers.
+"""Transitions of a panel task in the replay: their columns, and the sampler of batches.
 
-A transition stores its day, not the window of features. Its next observation is of the day after, with the portfolio
-stored in the next slot; the last transition of an episode is terminal.
+A transition stores its day (a row of the panel), not the window of features. Its next observation is of the day after,
+with the portfolio stored in the next slot of the replay; the last transition of an episode is terminal.
 """
 
 import numpy as np
@@ -13,9 +13,9 @@ from eigen_core.checkpoint.replay_shards import Ring, slot_ranges
 from eigen_core.task.replay import Column, Replay
 
 EPISODE_END = "terminal"
-"""Name of the column that marks the last step of an episode."""
+"""Name of the bool column that marks the last step of an episode."""
 _ROWS_AT_A_TIME = 1 << 18
-"""Rows that are checked at a time, in a few megabytes."""
+"""Rows that `check_rows` checks at a time, which takes a few megabytes."""
 
 
 def market_columns(
@@ -32,7 +32,7 @@ def market_columns(
 
 
 def stored_rewards(rewards: Tensor, steps: int) -> Tensor:
-    """Return the rewards of the first `steps` days, float32 `[episodes, steps]`; the last includes all later ones."""
+    """Return the rewards of the first `steps` days, float32 `[episodes, steps]`; later ones are added to the last."""
     stored = rewards[:, :steps].clone()
     # Added one by one: the order in which `sum` adds days would depend on the number of episodes.
     for later in rewards[:, steps:].unbind(1):
@@ -45,8 +45,8 @@ def rows_of(first_days: Tensor, portfolios: Tensor, actions: Tensor, rewards: Te
 
     Args:
         first_days: int64 `[episodes]`, day of each episode's first step.
-        portfolios: float16 `[episodes, days, assets, values]`, before the decision; 0 values if not observed.
-        actions: `[episodes, days, assets, values]`, as the policy stores them.
+        portfolios: float16 `[episodes, days, assets, values]`, before the decision; 0 values if agents observe none.
+        actions: `[episodes, days, assets, values]`, as the policy stores them (`SampledActions.stored`).
         rewards: float32 `[episodes, days]`; see `stored_rewards`.
     """
     count, days = rewards.shape
@@ -62,28 +62,28 @@ def rows_of(first_days: Tensor, portfolios: Tensor, actions: Tensor, rewards: Te
 
 
 def stored_days(replay: Replay) -> NDArray[np.int32]:
-    """Return the day of each stored transition by slot, on the host: int32 `[size]`."""
+    """Return the day of the transition in each slot, on the host: int32 `[size]`."""
     days: NDArray[np.int32] = replay.on_host("day").numpy()
     return days
 
 
 def check_rows(ring: Ring, starts: range, episode_days: int) -> str | None:
-    """Return why a ring's rows cannot be whole episodes, as a phrase (`has ...`); None if they can.
+    """Return why the rows of a stored replay cannot be whole episodes (`has ...`); None if they can be.
 
-    The ring is on the CPU. Its first episode ever began with row 0, so a row's number determines its step. `starts` are
-    the possible first days of episodes.
+    The ring is on the CPU. As row 0 began an episode and all episodes have `episode_days` steps, the number of a row
+    determines its step. `starts` are the possible first days of episodes.
     """
     began_before: Tensor | None = None
     oldest = ring.written - ring.size
     for first, slots in slot_ranges(ring.capacity, oldest, ring.written, _ROWS_AT_A_TIME):
         steps = torch.arange(first, first + slots.stop - slots.start) % episode_days
         if not torch.equal(ring.columns["step"][slots].long(), steps):
-            return "has steps out of their order"
+            return "has episodes whose steps are not in order"
         if not torch.equal(ring.columns["terminal"][slots], steps == episode_days - 1):
-            return "does not end its episodes with their last step"
+            return "has episodes that do not end with their last step"
         began = ring.columns["day"][slots].long() - steps
         if began.min() < starts.start or began.max() >= starts.stop:
-            return f"has days of episodes that do not begin on days {starts.start} to {starts.stop - 1}"
+            return f"has episodes that do not begin on days {starts.start} to {starts.stop - 1}"
         joined = began if began_before is None else torch.cat([began_before, began])
         if bool(((joined[1:] != joined[:-1]) & (steps[len(steps) - len(joined) + 1 :] > 0)).any()):
             return "has episodes whose days do not follow one another"
@@ -92,20 +92,20 @@ def check_rows(ring: Ring, starts: range, episode_days: int) -> str | None:
 
 
 class BlockSampler:
-    """Draws batches of rows of different days, each from one block of days; the rows of a day are equally likely.
+    """Implements `BatchSampler`: the rows (transitions) of a batch are of different days, all in one block of days.
 
     A day that occurs twice in a batch would make the encoder's gradient a sum whose order depends on the device. The
-    days after a batch's transitions lie in the block that begins a day later.
+    rows of a day are equally likely. Next observations lie in the block that begins a day later.
 
     Args:
         row_days: day of each row, int32 `[rows]`.
-        block_days: days of a block.
-        stop: the day after the last training day; no transition leads beyond it.
+        block_days: number of days in a block.
+        stop: the day after the last training day; no next observation is of a later day.
         most_steps: most days that a transition spans.
-        batch_size: rows of a batch.
+        batch_size: number of rows in a batch.
 
     Attributes:
-        block_starts: first days of the blocks that hold enough different days, int64.
+        block_starts: first days of the blocks that have rows of at least `batch_size` different days, int64.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class BlockSampler:
         self.block_starts: NDArray[np.int64] = starts[high - low >= batch_size]
 
     def _places(self, block: NDArray[np.int64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Return the bounds, in the sorted days, of the days to draw from, for blocks that begin on these days."""
+        """Return first and last (exclusive) index into `_days` to draw from, for blocks that begin on days `block`."""
         end = block + self._block_days
         last = end - np.where(end >= self._stop, 1, self._most_steps)
         return np.searchsorted(self._days, block), np.searchsorted(self._days, last, side="right")
@@ -128,7 +128,7 @@ class BlockSampler:
         return self.block_starts[generator.integers(0, len(self.block_starts), shape)]
 
     def draw(self, generator: np.random.Generator, block: int) -> NDArray[np.int64]:
-        """Draw rows of different days from the block that begins on day `block`; ValueError if too few are there."""
+        """Draw a batch of rows from the block with first day `block`; ValueError if it has too few different days."""
         low, high = (int(place) for place in self._places(np.int64(block)))  # type: ignore[arg-type] # one block
         chosen = low + generator.choice(high - low, size=self._batch_size, replace=False)
         within = generator.integers(0, self._counts[chosen])

@@ -208,8 +208,8 @@ PPO: dict[str, Any] = {"learner": {"algorithm": "ppo"}}
 BOUNDLESS: dict[str, Any] = {"trading": {"max_coefficient": None}}
 IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"replay": {"capacity": 119}}, r"replay\.capacity 119 is below the 120 transitions"),
-    ({"learner": {"batch_size": 99}}, r"learner\.batch_size 99 .* training has 98"),
-    ({"network": {"encoder": "tcn"}, "learner": {"block_days": 7}}, r"learner\.block_days 7 must be above"),
+    ({"learner": {"batch_size": 99}}, r"learner\.batch_size 99 .* there are 98"),
+    ({"network": {"encoder": "tcn"}, "learner": {"block_days": 7}}, r"learner\.block_days 7 must be 8 or more"),
     # A fitness that compares no generations is no part of a score.
     ({"evaluation": {"champion_validation_share": 0.5}}, r"set evaluation\.fitness_slices"),
     ({"market": {"window": 110}}, "window 110 needs at least 181 days"),

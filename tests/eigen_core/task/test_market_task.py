@@ -207,10 +207,10 @@ def lines(folder: Path, symbols: int, holdout_days: int, **settings: Any) -> str
 @pytest.mark.parametrize("task", ["market", "portfolio"])
 def test_one_asset_needs_enough_days_to_judge_its_timing(tmp_path: Path, task: str) -> None:
     given: dict[str, Any] = {"task": task, "trading": {"trading_days": 10, "holding_days": 20, "settlement_days": 20}}
-    assert "no verdict on it will be possible" in lines(tmp_path, 1, 59, **given)
+    assert "no verdict will be possible" in lines(tmp_path, 1, 59, **given)
     enough = lines(tmp_path, 1, 60, **given)
     assert "no verdict" not in enough
-    assert "timing is all that a verdict can judge" in enough
+    assert "timing is all that the verdict of a backtest can judge" in enough
     assert "timing" not in lines(tmp_path, 2, 59, **given)
 
 

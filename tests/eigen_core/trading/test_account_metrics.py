@@ -202,4 +202,4 @@ def test_a_setting_goes_before_the_data_and_the_data_report_says_how_many(tmp_pa
     table.to_csv(path, index_label="date")
     for settings, year in ({}, 365), ({"periods_per_year": 360}, 360):
         config = Config.model_validate({"market": {"data": str(path), "layout": "wide"}, "account": settings})
-        assert any(f"{year} of the data's days" in line for line in open_data(config).lines)
+        assert any(f"A year has {year} trading days" in line for line in open_data(config).lines)
