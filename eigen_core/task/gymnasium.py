@@ -1,4 +1,4 @@
-"""The task `gym:Name`: episodes of a Gymnasium environment with vectors as observations, vectors or choices as actions.
+"""The task `gym:Name`: episodes of a Gymnasium environment, whose actions are vectors (`Box`) or choices (`Discrete`).
 
 The start of an episode is the seed of its reset; training, validation and holdout have different seeds.
 """
@@ -43,7 +43,7 @@ _SMALLEST_VARIANCE = 1e-8
 
 @dataclass(frozen=True)
 class UniformSampler:
-    """Implements `BatchSampler`: all stored transitions are one block, from which it draws with replacement."""
+    """Implements `BatchSampler`: all `size` stored transitions are one block; it draws from them with replacement."""
 
     size: int
     batch_size: int
@@ -56,10 +56,10 @@ class UniformSampler:
 
 
 class GymnasiumTask(Task[Tensor, Tensor]):
-    """Implements `Task`.
+    """Implements `Task`: observations and their encodings are float32 `[agents, batch, values]`.
 
     Raises:
-        InputError: the replay may be too small for a generation, or the learner cannot learn discrete actions.
+        InputError: the replay cannot hold a generation, or the actions are discrete and the learner needs continuous.
     """
 
     training_starts, validation_starts, holdout_starts = _TRAINING_SEEDS, _VALIDATION_SEEDS, _HOLDOUT_SEEDS
@@ -71,7 +71,7 @@ class GymnasiumTask(Task[Tensor, Tensor]):
         if opened.spec.discrete and heads.action_values:
             raise InputError(
                 f"task {config.task}: its actions are Discrete, but learner.algorithm {config.learner.algorithm} "
-                "learns continuous ones: use learner.algorithm ppo."
+                "learns continuous actions only: use learner.algorithm ppo."
             )
         box: Box = Choices(opened.spec.action_values, device)
         if not opened.spec.discrete:
@@ -79,7 +79,7 @@ class GymnasiumTask(Task[Tensor, Tensor]):
         self._network = MlpNetwork(values, box, config.network, heads)
         self.critic_layout, self.actor_layout = self._network.critic_layout, self._network.actor_layout
         self.box = self._network.box
-        # The last step of an episode has `ends`, and `terminal` unless it is truncated.
+        # `ends` is true for the last step of an episode, and `terminal` too unless the episode was truncated.
         self.columns: Mapping[str, Column] = {
             "observation": Column(torch.float32, (values,)),
             "next_observation": Column(torch.float32, (values,)),
@@ -130,7 +130,7 @@ class GymnasiumTask(Task[Tensor, Tensor]):
         fixed: int = 0,
     ) -> Rollout:
         if fixed:
-            # After the others: together they would need more environments.
+            # Played after the other episodes: all together would need more environments.
             first = self.roll_out(weights, starts[:, :-fixed], noise, record)
             return first.with_more(self.roll_out(weights, starts[:, -fixed:]))
         critic = self.critic_layout.views(weights[:, : self.critic_layout.size])
@@ -178,7 +178,7 @@ class GymnasiumTask(Task[Tensor, Tensor]):
         )
 
     def encode(self, critic: Parameters, observations: Tensor) -> Tensor:  # noqa: ARG002
-        """Return the observations; `environment.normalise_observations` normalises and clips them to [-10, 10]."""
+        """Return the observations; with `environment.normalise_observations` normalised and clipped to [-10, 10]."""
         if self._observed is None:
             return observations
         mean, scale = self._observed.mean_and_scale(self.state)
@@ -225,7 +225,7 @@ class GymnasiumTask(Task[Tensor, Tensor]):
 
 
 def require_capacity(config: Config, spec: EnvironmentSpec) -> None:
-    """Raise InputError if a generation can have more transitions than the replay can hold."""
+    """Raise InputError if a generation can have more transitions to store than the replay holds."""
     most = config.population.size * config.evaluation.slices * spec.episode_steps
     if most > config.replay.capacity:
         raise InputError(
@@ -236,9 +236,9 @@ def require_capacity(config: Config, spec: EnvironmentSpec) -> None:
 
 
 class RunningMoments:
-    """Mean and variance of vectors of length `values`, in tensors of the task's state whose names begin with `name`.
+    """Mean and variance of all vectors added so far, of length `values`, kept as sums in `Task.state`.
 
-    NumPy sums the vectors on the host, so that bits do not depend on threads.
+    The names of these tensors begin with `name`. NumPy sums on the host, so that bits do not depend on threads.
     """
 
     def __init__(self, name: str, values: int, device: torch.device) -> None:
@@ -247,13 +247,13 @@ class RunningMoments:
         self._device = device
 
     def initial(self) -> dict[str, Tensor]:
-        """Return the state before any vector is added: count, sum and sum of squares, float64."""
+        """Return the tensors of the state before any vector is added: count, sum and sum of squares, float64 zeros."""
         sums = torch.zeros(self._values, dtype=torch.float64, device=self._device)
         count = torch.zeros(1, dtype=torch.float64, device=self._device)
         return self._named(count, sums, sums.clone())
 
     def after(self, state: Mapping[str, Tensor], vectors: NDArray[np.float64]) -> dict[str, Tensor]:
-        """Return the state with `vectors`, `[rows, values]`, added."""
+        """Return these tensors of `state` after adding `vectors`, `[rows, values]`."""
         count, sums, squares = self._of(state)
         return self._named(
             count + len(vectors),
@@ -262,7 +262,7 @@ class RunningMoments:
         )
 
     def mean_and_scale(self, state: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the mean and the inverse of the standard deviation, float32 `[values]`; 0 and 1 before any vector."""
+        """Return mean and 1 / standard deviation, float32 `[values]`; 0 and 1 before any vector is added."""
         count, sums, squares = self._of(state)
         # Reading the count would wait for a GPU, and a CUDA graph could not capture it.
         rows = count.clamp_min(1.0)
@@ -278,10 +278,10 @@ class RunningMoments:
 
 
 def discounted_returns(rewards: NDArray[np.float64], ends: NDArray[np.bool_], gamma: float) -> NDArray[np.float64]:
-    """Return for each step the discounted sum of its reward and the earlier ones of its episode, `[rows]`.
+    """Return for each step the sum of its reward and the earlier rewards of its episode, discounted by age: `[rows]`.
 
-    Their standard deviation scales rewards (Engstrom et al. 2020, arXiv:2005.12729, section 3). The rows are whole
-    episodes one after another, whose last steps `ends` marks.
+    The standard deviation of these sums scales rewards (Engstrom et al. 2020, arXiv:2005.12729, section 3). The rows
+    are the steps of whole episodes, one episode after another; `ends` is true for the last step of each.
     """
     returns = np.empty_like(rewards)
     total = 0.0

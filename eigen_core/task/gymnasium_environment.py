@@ -26,7 +26,7 @@ Environment = gymnasium.Env[Any, Any]
 
 @dataclass(frozen=True)
 class EnvironmentSpec:
-    """Number of values of a flattened observation and of an action (choices, if discrete), most steps of an episode."""
+    """Values of a flattened observation, values of an action (choices if `discrete`), and most steps of an episode."""
 
     observation_values: int
     action_values: int
@@ -44,12 +44,14 @@ class EnvironmentSpec:
 
 @dataclass(frozen=True)
 class OpenedEnvironment:
-    """A Gymnasium environment whose observations are vectors and whose actions are vectors with bounds, or choices.
+    """A Gymnasium environment that agents can play: it observes a `Box`, and acts by a bounded `Box` or `Discrete`.
 
     Attributes:
         name: `task` of the configuration, without `gym:`.
-        low, high: bounds of a flattened action, float32 `[values]`; 0 and 1 for each choice of a discrete one.
-        first_choice: the environment's number of the first choice.
+        make: makes a new environment.
+        action_shape: shape of an action; () if it is discrete.
+        low, high: bounds of a flattened action, float32 `[values]`; if it is discrete, 0 and 1 for each choice.
+        first_choice: smallest value of a discrete action (`Discrete.start`).
     """
 
     name: str
@@ -61,7 +63,7 @@ class OpenedEnvironment:
     first_choice: int = 0
 
     def environment_actions(self, actions: NDArray[np.float32]) -> NDArray[np.generic]:
-        """Convert actions of a policy, float32 `[count, values]`, to the environment's action space."""
+        """Convert actions of a policy, float32 `[count, values]`, to the environment's; discrete: the highest value."""
         if self.spec.discrete:
             numbers: NDArray[np.int64] = self.first_choice + actions.argmax(axis=1)
             return numbers
@@ -72,11 +74,11 @@ class OpenedEnvironment:
 def open_environment(config: Config) -> OpenedEnvironment:
     """Make the Gymnasium environment that `config.task` names, check its spaces, and play one step.
 
-    The task names an id of Gymnasium's registry (`gym:Pendulum-v1`), one that a module registers when it is imported
-    (`gym:module:Name-v0`), or a class (`gym:module:Class`).
+    The task is `gym:` and the id of a registered environment (`gym:Pendulum-v1`), the id of an environment that a
+    module registers when it is imported (`gym:module:Name-v0`), or a class (`gym:module:Class`).
 
     Raises:
-        InputError: there is no such environment, making it fails, or agents cannot play it.
+        InputError: there is no environment of this name, making it fails, or agents cannot play it.
     """
     name, settings = config.task.removeprefix("gym:"), config.environment
     make, known_limit = _maker(name, settings)
@@ -85,8 +87,8 @@ def open_environment(config: Config) -> OpenedEnvironment:
         environment = make()
     except (gymnasium.error.Error, ImportError, TypeError) as error:
         advice = (
-            " Eigen passes no arguments of its own: set task to an id that is registered with the right ones "
-            "(gymnasium.register, kwargs), or give the constructor's arguments defaults."
+            " Eigen passes no arguments to the constructor: set task to an id that is registered with the arguments "
+            "(gymnasium.register, kwargs), or give them defaults in the constructor."
         )
         raise InputError(
             f"task gym:{name}: making the environment failed: {_one_line(error)}"
@@ -106,8 +108,8 @@ def _with_spaces(
     observations, actions = environment.observation_space, environment.action_space
     if not isinstance(observations, spaces.Box):
         raise InputError(
-            f"task gym:{name}: its observations are {type(observations).__name__}, but agents observe vectors (Box): "
-            "wrap it in gymnasium.wrappers.FlattenObservation."
+            f"task gym:{name}: its observation space is {type(observations).__name__}, but agents observe vectors "
+            "(Box): wrap the environment in gymnasium.wrappers.FlattenObservation."
         )
     first_choice = 0
     if isinstance(actions, spaces.Discrete):
@@ -117,17 +119,17 @@ def _with_spaces(
         low, high = actions.low.astype(np.float32).ravel(), actions.high.astype(np.float32).ravel()
     else:
         raise InputError(
-            f"task gym:{name}: its actions are {type(actions).__name__}, but agents act by vectors of real numbers "
-            "(Box) or by choices (Discrete): choose an environment with such actions."
+            f"task gym:{name}: its action space is {type(actions).__name__}, but agents act by vectors of real numbers "
+            "(Box) or by choices (Discrete): choose an environment with one of these."
         )
     if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
         raise InputError(
-            f"task gym:{name}: its actions have no finite bounds, which agents need: wrap it in "
-            "gymnasium.wrappers.RescaleAction."
+            f"task gym:{name}: each value of an action needs a finite low below a finite high: give the environment's "
+            "action_space such bounds, or wrap it in gymnasium.wrappers.TransformAction with a bounded action_space."
         )
     if episode_steps is None:
         raise InputError(
-            f"task gym:{name}: it has no registered max_episode_steps: give environment.episode_steps, the most "
+            f"task gym:{name}: it is not registered with max_episode_steps: set environment.episode_steps, the most "
             "steps of an episode."
         )
     discrete = isinstance(actions, spaces.Discrete)
@@ -136,9 +138,9 @@ def _with_spaces(
 
 
 def _require_playable(opened: OpenedEnvironment, environment: Environment) -> None:
-    """Play one step, and raise InputError if `reset` or `step` breaks Gymnasium's interface.
+    """Play one step; raise InputError if `reset` or `step` does not follow Gymnasium's interface.
 
-    Gymnasium's own `check_env` asks for more than agents need, such as rendering, and only warns of wrong shapes.
+    Gymnasium's `check_env` requires more than agents need, such as rendering, and only warns of wrong shapes.
     """
     middle, asked = np.float32(0.5) * (opened.low + opened.high), environment.observation_space.shape
     call = "reset(seed=0)"
@@ -152,7 +154,7 @@ def _require_playable(opened: OpenedEnvironment, environment: Environment) -> No
     except (TypeError, ValueError, AttributeError, AssertionError, LookupError, gymnasium.error.Error) as error:
         raise InputError(
             f"task gym:{opened.name}: its {call} does not follow Gymnasium's interface: {type(error).__name__}: "
-            f"{_one_line(error)} Correct it; `gymnasium.utils.env_checker.check_env` says more."
+            f"{_one_line(error)} Correct the environment; `gymnasium.utils.env_checker.check_env` says more."
         ) from error
 
 
@@ -162,7 +164,7 @@ def _require_shape(name: str, values: Any, asked: tuple[int, ...] | None) -> Non
 
 
 def _maker(name: str, settings: EnvironmentConfig) -> tuple[Callable[[], Environment], int | None]:
-    """Return the constructor of the environment, and its registered limit of steps; None if it has no limit."""
+    """Return the environment's constructor, and the max_episode_steps of its registration; None if it has none."""
     module, _, rest = name.rpartition(":")
     if module:
         try:
@@ -191,7 +193,7 @@ def _maker(name: str, settings: EnvironmentConfig) -> tuple[Callable[[], Environ
 
 
 def _log_physics_warnings() -> None:
-    """Log MuJoCo's warnings, which it would write to a file in the working directory."""
+    """Log MuJoCo's warnings, which it would otherwise write to a file in the working directory."""
     if (physics := sys.modules.get("mujoco")) is not None:
         physics.set_mju_user_warning(_log_once)
 
@@ -208,7 +210,7 @@ def _one_line(error: Exception) -> str:
 
 
 ActionFunction = Callable[[NDArray[np.float32], int], tuple[NDArray[np.float32], NDArray[np.float32]]]
-"""Takes observations and their step; returns actions, natural and as stored. Arrays are `[episodes, values]`."""
+"""From observations and their step to actions, natural and as the policy stores them; arrays `[episodes, values]`."""
 
 
 @dataclass(frozen=True)
@@ -216,11 +218,11 @@ class EpisodeArrays:
     """Episodes of unequal length, `[episodes, most steps, ...]`; values after an episode's end have no meaning.
 
     Attributes:
-        observations: float32 `[episodes, most steps + 1, values]`, the last one included.
-        actions: in their stored form, float32 `[episodes, most steps, values]`.
+        observations: float32 `[episodes, most steps + 1, values]`, before each step and after the last one.
+        actions: actions as the policy stores them, float32 `[episodes, most steps, values]`.
         rewards: float64 `[episodes, most steps]`; zeros after the end.
-        lengths: int64 `[episodes]`.
-        terminated: bool `[episodes]`, the episode was terminated, not truncated by the limit of steps.
+        lengths: number of steps of each episode, int64 `[episodes]`.
+        terminated: bool `[episodes]`, the environment terminated the episode; false: the episode was truncated.
     """
 
     observations: NDArray[np.float32]
@@ -230,7 +232,7 @@ class EpisodeArrays:
     terminated: NDArray[np.bool_]
 
     def rows(self) -> dict[str, NDArray[np.generic]]:
-        """Return the transitions in the order of episodes and steps: the columns of the replay, `[rows, ...]`."""
+        """Return the transitions, sorted by episode and step: `[rows, ...]` for each column of `GymnasiumTask`."""
         steps = np.arange(self.rewards.shape[1])
         played = steps < self.lengths[:, None]
         ends = steps == self.lengths[:, None] - 1
@@ -245,14 +247,14 @@ class EpisodeArrays:
 
 
 class EnvironmentPool:
-    """Environments that are made once; a reset with a seed starts each episode, independent of earlier ones."""
+    """Environments that are made once and reused: `reset` with a seed makes an episode independent of earlier ones."""
 
     def __init__(self, opened: OpenedEnvironment) -> None:
         self._opened = opened
         self._environments: list[Environment] = []
 
     def play(self, seeds: NDArray[np.int64], act: ActionFunction) -> EpisodeArrays:
-        """Play one episode for each seed; FloatingPointError if an observation or a reward is not finite."""
+        """Play an episode for each seed, side by side; FloatingPointError if an observation or reward is not finite."""
         opened, count = self._opened, len(seeds)
         while len(self._environments) < count:
             self._environments.append(opened.make())
@@ -270,7 +272,7 @@ class EnvironmentPool:
         for step in range(most):
             if not playing:
                 break
-            # Ended episodes get actions too: equal shapes give equal bits.
+            # Episodes that have ended get actions too: arrays of equal shapes give equal bits.
             taken, actions[:, step] = act(observations[:, step], step)
             played = opened.environment_actions(taken)
             for index in tuple(playing):
@@ -290,4 +292,4 @@ def _not_finite(opened: OpenedEnvironment, seed: int, step: int, reward: float, 
     wrong = np.flatnonzero(~np.isfinite(values.astype(np.float32)))
     what = f"the observed value {values[wrong[0]]} (number {wrong[0]})" if len(wrong) else f"the reward {reward}"
     where = f"step {step} of the episode with seed {seed}" if step else f"reset(seed={seed})"
-    return f"Environment {opened.name} gave {what}, which is not finite, in {where}. Correct the environment."
+    return f"Environment {opened.name} gave {what}, which is not finite, in {where}. Correct the environment's code."

@@ -135,9 +135,8 @@ class Task(Protocol[Observed, Encoded]):
         episode_steps, min_episode_steps: most and fewest steps of an episode.
         episode_end: name of the bool column that marks the last step of an episode, terminated or truncated.
         fingerprint: hash of the data, or of the Gymnasium environment's name and sizes.
-        block_bytes: bytes of the largest array that one agent takes to learn from a batch; they decide how many agents
-            learn together.
-        play_bytes: bytes that one agent takes to play the episodes of a generation; they decide how many play together.
+        block_bytes: bytes of an agent's largest array as it learns from a batch; decides how many agents learn at once.
+        play_bytes: bytes of an agent as it plays the episodes of a generation; decides how many agents play at once.
         state: sums of observations and returns for their normalisation, never changed in place. The phases of a
             generation set it from the training state. A generation learns with the state with which it played; the
             first generation, which plays without normalisation, learns with the state after its episodes.
@@ -299,8 +298,7 @@ class KnownOutcomes(Protocol):
     """A task that knows the outcomes of all alternatives, also of those that no agent has chosen.
 
     At each moment (the number of a day, counted by the task) an agent may take one of several candidates (assets) with
-    one of `Heads.outcomes` settings (sale targets), which blocks the candidate until the position is closed. Outcomes
-    do not depend on other actions.
+    one of `Heads.outcomes` settings (sale targets), which blocks the candidate until its sale, whatever else it does.
     """
 
     def outcome_sampler(self, batch_size: int) -> BatchSampler | None:

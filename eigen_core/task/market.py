@@ -63,8 +63,7 @@ class OutcomeTable:
     Attributes:
         first_day: day of the first row.
         rewards: float32 `[days, assets, targets]`; NaN where the asset cannot be bought.
-        shares: float16 `[days, assets, targets]`, days from the decision to the exit / `trading.holding_days`; above 1
-            where the sale waits for a price.
+        shares: float16, days from the decision to the exit / `trading.holding_days`; above 1 if the sale has to wait.
     """
 
     first_day: int

@@ -1,7 +1,4 @@
-"""Base of the tasks on a panel of prices (`market`, `portfolio`): days, networks and transitions.
-
-A day is a row of the panel, counted from 0; an asset is a tradable column. A block is a number of consecutive days.
-"""
+"""Base of the tasks on a panel of prices: `market` and `portfolio`. Days are its rows, assets its tradable columns."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence

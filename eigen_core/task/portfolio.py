@@ -1,4 +1,4 @@
-"""The market as a portfolio: agents decide every day which share of the equity each asset is to have."""
+"""The task `portfolio`: every day agents give each asset a score, which decides its share of the equity (weight)."""
 
 from dataclasses import dataclass
 
@@ -25,11 +25,11 @@ from eigen_core.trading.portfolio import Rebalancing, equal_weights_like, move_s
 
 @dataclass(frozen=True)
 class ScoreDecisions:
-    """Decisions and the resulting scores.
+    """Decisions and the scores that result.
 
     Attributes:
-        scores: float32 `[agents, ..., assets]`, after the decision.
-        observed: float16 `[agents, ..., assets, portfolio values]`, the scores before it, as the agents observed them.
+        scores: float32 `[agents, ..., assets]`, scores after the decision.
+        observed: float16 `[agents, ..., assets, portfolio values]`, observed scores before it / `portfolio.max_score`.
         stored: float32 `[agents, ..., assets, values]`, the actions as the policy stores them.
     """
 
@@ -51,10 +51,10 @@ def decide_scores(
 
     Args:
         prepared: result of `AgentNetwork.prepare_actor` for the day, float32 `[agents, ..., assets, width]`.
-        scores: float32 `[agents, ..., assets]`, before the decision. None on the first day: the scores are 0, and the
-            decision sets them to the wanted ones at once, at any speed.
+        scores: float32 `[agents, ..., assets]`, before the decision. None on the first day of an episode: agents
+            observe scores of 0, and their decision sets the scores they want at once, whatever its speeds.
         noise: see `Policy.play`.
-        ensemble: average the actions of the agents, which share one portfolio of scores.
+        ensemble: the agents share one portfolio: their actions are averaged, and `scores` are the same for all.
     """
     before = prepared.new_zeros(prepared.shape[:-1]) if scores is None else scores.expand(prepared.shape[:-1])
     observed = (before / network.box.high[0]).half()[..., None][..., : network.portfolio_values]
@@ -71,7 +71,8 @@ def decide_scores(
 def episode_scores(network: AgentNetwork, actor: Parameters, prepared: Tensor, noise: Tensor | None) -> ScoreDecisions:
     """Let agents decide on all days of episodes; differentiable.
 
-    `prepared` is float32 `[agents, episodes, days, assets, width]`; noise and result differ in the last dimension.
+    `prepared` is the result of `AgentNetwork.prepare_actor`, float32 `[agents, episodes, days, assets, width]`; `noise`
+    (see `Policy.play`; None: no noise) and the result have the same dimensions but the last.
     """
     if not network.portfolio_values:
         policy = network.policy(actor, prepared.flatten(1, 2), None)
@@ -91,12 +92,12 @@ class PortfolioTask(PanelTask):
     """Implements `Task` and `DifferentiableGrowth`.
 
     After the close of each of an episode's `trading.trading_days` days an agent decides on a score and a speed for each
-    asset, which move the scores of its portfolio; it observes the market and these scores. The reward is the logarithm
-    of the growth of its account in percent, from the fill of the decision to the next fill (`Rebalancing`).
+    asset; its portfolio's scores move towards these by the speeds (`move_scores`). It observes the market and, if
+    `trading.observe_portfolio`, its portfolio's scores. The reward is 100 times the logarithm of the growth of its
+    account from the fill of the decision to the fill of the next (`Rebalancing.growth`).
 
     Raises:
-        InputError: `trading.delisting_loss` is None, portfolios may sell short, and some asset does not trade on some
-        day.
+        InputError: `trading.delisting_loss` is None, portfolios may sell short, and an asset has no price on a day.
     """
 
     def __init__(self, config: Config, panel: Panel, device: torch.device, heads: Heads) -> None:
@@ -133,7 +134,7 @@ class PortfolioTask(PanelTask):
         tradable, table = self._tradable[days], self._rebalancing.on(days)
         targets = target_weights(decided.scores.double(), tradable, self._config.portfolio.short)
         rewards, turnover = table.growth(targets)
-        # Returns from fill to fill, those of equal weights of the same exposure too.
+        # Growth from fill to fill, of the portfolio and of equal weights of the same exposure.
         returns, market = (
             torch.exp(growth / PERCENT) for growth in (rewards, table.growth(equal_weights_like(targets, tradable))[0])
         )
@@ -160,7 +161,7 @@ class PortfolioTask(PanelTask):
         return {name: float(rollout.counts[name].mean()) for name in ("turnover", "exposure", "largest_weight")}
 
     def excess(self, rollout: Rollout) -> Excess | None:
-        """Return the annual excess of the portfolios over equal weights of the same exposure."""
+        """Return the excess return per year over portfolios of equal weights and the same exposure."""
         first, gained = rollout.counts["first_day"].astype(np.int64), rollout.counts["excess_of_days"]
         year = periods_per_year(self.panel.dates, self._config.account)
         return mean_excess(gained, np.ones_like(gained), first, newey_west_lags(self.episode_steps), year)
@@ -168,7 +169,7 @@ class PortfolioTask(PanelTask):
     @property
     def growth_days(self) -> range:
         train = self.panel.splits.train
-        # The last decision needs its own fill and the fill a day later.
+        # The reward of a decision ends with the fill of the next day's decision.
         return range(
             max(train.start, self._config.market.window - 1), train.stop - fill_offset(self._config.trading) - 1
         )

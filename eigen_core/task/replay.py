@@ -111,8 +111,7 @@ class Replay:
     def follow(self, other: "Replay") -> None:
         """Append the transitions that another buffer has and this one has not, or all if the other overwrote some.
 
-        The other buffer, on any device, must have the same capacity and columns; up to this buffer's `written`, its
-        transitions must have been the same.
+        The other buffer, on any device, must have the same capacity and columns, and have begun with the same rows.
         """
         if not other.written - other.size <= self.written <= other.written:
             self.written = other.written - other.size
@@ -134,8 +133,7 @@ class Replay:
     def stretches(self, slots: Tensor, steps: int, end: str) -> Stretches:
         """Return up to `steps` consecutive transitions from each of `slots` on, int64 of any shape.
 
-        A stretch ends early with its episode, whose last step the bool column `end` marks, or with the newest
-        transition.
+        A stretch ends early at the last step of its episode, where column `end` is true, or at the newest transition.
         """
         ahead = torch.arange(steps, device=slots.device)
         following = (slots[..., None] + ahead) % self.capacity

@@ -42,9 +42,8 @@ def baseline_curves(
     on stock exchanges), a month a twelfth of them.
 
     cash: interest alone.
-    equal_weight: the same money in each asset that has had a price by the first day, held to the end. Each is bought at
-        its first fill in the span: an asset that is filled later than others gets its share of the equity of that day,
-        at most the cash.
+    equal_weight: the same money in each asset that has had a price by the first day, bought at its first fill in the
+        span and held to the end: an asset that is filled later gets its share of that day's equity, at most the cash.
     rebalanced: the same money in each tradable asset, again every day.
     momentum: every month the same money in the third of the assets with the highest return from a year to a month ago;
         the last month is left out because it tends to reverse (Jegadeesh and Titman 1993, "Returns to buying winners
@@ -191,8 +190,7 @@ def play_matched_traders(
     """Return the returns of `matched_traders` if agents decide on trades, of `permuted_weights` if on weights.
 
     Args:
-        decided: trades of the agents, `[agents, days, K]`, or their weights, float64 `[agents, days, assets]`; each
-            agent has an equal share of the capital.
+        decided: agents' trades `[agents, days, K]` or weights, float64 `[agents, days, assets]`; the capital is shared.
         known, dates: prices of the span, as `prices_of_span` returns them, and its dates, datetime64[D].
         config, draws: the configuration, and the number of random draws.
         key: text that, with `config.seed`, seeds the draws, such as the name of the agents.
@@ -210,8 +208,7 @@ def matched_traders(
     """Yield `draws` random traders for each agent of `trades`, in batches: `[traders x agents, days, K]`.
 
     A matched trader makes as many trades as its agent, decided on the same days, of the same sizes, with sales due on
-    the same days; only the assets are random. So both earn the same from the market's move, and from how often and how
-    long they are invested.
+    the same days; only the assets are random. So both earn the same from the market's move and from their exposure.
 
     For each trade of the agent a trader buys, on the day of the decision, a random one of the assets that are tradable
     that day, whose order is filled, and that the trader does not hold; if there is none, it buys nothing. Its sale is
@@ -354,8 +351,7 @@ def play_shifted(
     timing against the prices. This can also judge an agent of one asset, which has nothing to choose among (a rotation
     test, as of Theiler and Prichard 1996, "Constrained-realization Monte-Carlo method for hypothesis testing", section
     2). A shifted trade's sale is due at a close, as many days after the decision as the agent's; a trade whose order is
-    not filled at the new time is left out. The weights of assets that are not tradable at the new time go in equal
-    parts to those that are.
+    not filled at the new time is left out. Tradable assets get the weights of those not tradable then, in equal parts.
 
     The arguments are those of `play_matched_traders`; `most` is the largest number of shifts (`shifts_of`).
     """

@@ -49,8 +49,7 @@ class HeldPrices:
             reached; infinity where classic bookkeeping closes every position. 3: last known close. 4: days from a
             decision on the day to the sale that ends the holding time.
         offsets: int64 `[2 longest, 1, 1]`, indices into the flat `values`, relative to the cell of an asset and the day
-            of a decision: the entry price, the days to the sale, then the prices to compare and then the closes of the
-            days 1 to longest - 1 after the decision.
+            of a decision: entry price, days to the sale, then prices to compare and closes of longest - 1 days after.
         longest: most days from a decision to its sale (`Fills.longest`).
     """
 
@@ -177,8 +176,7 @@ class EpisodeSummary:
         wins: int64, number of trades with a net gain above zero; with classic bookkeeping, of at least zero.
         idle_days: int64, number of days, settlement included, that ended without an open position; with classic
             bookkeeping only those on which no position closed either.
-        fees: float64, sum over the trades of the coefficient times the transaction costs of both sides, without
-            slippage, in percent of the entry price.
+        fees: float64, sum over the trades: coefficient x transaction costs, without slippage, in % of the entry price.
         reward: float64, sum of the episode's rewards.
         bought: bool `[E, decisions, K]`, the order became a trade.
         asset: int64 `[E, decisions, K]`, asset of the trade; -1 without a trade.
@@ -366,14 +364,12 @@ class TradingEnvironment:
     Reward: a trade is worth its coefficient times its net gain in percent, losses times `trading.loss_multiplier`.
     `trading.credit` says when: `decision` at the step of the decision, `realized` at the step of the day of the exit,
     `marked` day by day from the fill to the exit, as the change of its worth if it were sold at the last known close.
-    Each of the T days that ends without an open position (after the exits, the fills and a purchase at the close of
-    that day) costs `trading.idle_penalty`, with classic bookkeeping unless a position closed on it; an episode without
-    a trade costs `trading.no_trade_penalty` at step `trading.no_trade_step`. The sum over an episode does not depend on
-    `trading.credit`, up to rounding.
+    Each of the T days that ends without an open position, after all fills of the day, costs `trading.idle_penalty`,
+    with classic bookkeeping unless a position closed on it; an episode without a trade costs `trading.no_trade_penalty`
+    at step `trading.no_trade_step`. But for rounding, `trading.credit` does not change the sum over an episode.
 
     The host waits for a GPU only at the last step, and in `reset` if the first days are on the GPU. After the last step
-    only rewards and summary are kept, and the trades if `record_trades` is true. Environments can share `held_prices`;
-    None: `HeldPrices.of(prices, trading)`.
+    rewards, summary and, with `record_trades`, trades are kept. `held_prices` defaults to `HeldPrices.of`.
     """
 
     def __init__(
@@ -434,8 +430,7 @@ class TradingEnvironment:
             coefficients: any float dtype `[E, A]`, clipped to [0, `trading.max_coefficient`].
             targets: any float dtype `[E, A]`, sale targets as fractions of the entry price, clipped to
                 [`trading.min_target`, `trading.max_target`].
-            ranks: any float dtype `[E, A]`, clipped to [0, 1]; the K assets of the highest ranks are ordered. None: the
-                coefficients serve as ranks.
+            ranks: any float dtype `[E, A]`, clipped to [0, 1]; None: the coefficients are the ranks.
 
         Raises:
             RuntimeError: the episodes are over, or `reset` was not called.
@@ -563,8 +558,7 @@ def trade_whole_episodes(
 ) -> tuple[Tensor, EpisodeSummary]:
     """Trade E episodes of T = `trading.episode_days` days, with actions that do not depend on the portfolio.
 
-    The rules are those of `TradingEnvironment`. As orders do not move prices, all are resolved at once; only which
-    assets are held is computed step by step.
+    The rules are those of `TradingEnvironment`. All orders are resolved at once, only the assets held step by step.
 
     Args:
         first_days: int64 `[E]`, first day of each episode, on any device.

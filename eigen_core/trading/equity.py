@@ -23,8 +23,7 @@ class EquityCurve:
     Attributes:
         dates: datetime64[D] `[days]`, increasing.
         capital: equity before the first day (money).
-        equity: float64 `[days]`, cash plus positions at their last known close (money); once an account has lost all,
-            it stays at 0.
+        equity: float64 `[days]`, cash plus positions at their last known close (money); it stays at 0 once it is 0.
         exposure: float64 `[days]`, value of the positions at the close as a share of the equity.
         traded: float64 `[days]`, value of the day's purchases plus sales at the prices of their fills (money).
         costs: float64 `[days]`, transaction costs and slippage of the day (money).

@@ -66,8 +66,7 @@ def mean_excess(
         number: number of trades of each decision, `[episodes, decisions]`.
         starts: day of each episode's first decision, `[episodes]`; episodes may overlap.
         lags: for how many days after a decision later trades overlap with its trades: their longest holding time.
-        periods_per_year: trading days of a year, if the "trades" are daily returns: mean and error are then per year.
-            None: they are per trade.
+        periods_per_year: trading days of a year, by which to annualise if trades are daily returns; None: per trade.
     """
     trades = float(number.sum())
     if trades < 2:
@@ -149,8 +148,7 @@ def alpha_of(
         excess, market: excess and market's gain of each trade or day, as fractions, float64 `[observations]`.
         day: day of each observation, counted from the first day of the span, int64 `[observations]`.
         lags: see `mean_excess`.
-        periods_per_year: trading days of a year, by which the alpha of daily returns is annualised; None: the
-            observations are trades, and alpha is per trade.
+        periods_per_year: trading days of a year, by which to annualise the alpha of daily returns; None: per trade.
     """
     if len(excess) < _FEWEST or market.std() <= _ROUNDING:
         return None

@@ -32,8 +32,7 @@ class Metrics:
         total_return: last equity / capital - 1.
         cagr: (1 + total_return)^(P / days) - 1.
         volatility: std(r) sqrt(P).
-        sharpe: mean(e) / std(e) sqrt(P) (Sharpe, Journal of Portfolio Management 1994); undefined if the account earned
-            interest alone.
+        sharpe: mean(e) / std(e) sqrt(P) (Sharpe, Journal of Portfolio Management 1994); None with interest alone.
         probabilistic_sharpe: probability, from 0 to 1, that the true Sharpe ratio is above 0, given the number,
             skewness and kurtosis of e (Bailey and Lopez de Prado, Journal of Risk 2012, equation 9).
         sortino: mean(e) / sqrt(mean(min(e, 0)^2)) sqrt(P) (Sortino and Price, Journal of Investing 1994).

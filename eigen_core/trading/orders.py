@@ -42,8 +42,7 @@ class Trades:
 class Orders(Trades):
     """Orders of decisions, `[..., K]`, and how they fill and close if their asset is not held already.
 
-    The last dimension has the orders of a decision, the highest rank first. Where `placed` is false, only asset,
-    coefficient and target have a meaning.
+    The highest rank comes first. Where `placed` is false, only asset, coefficient and target have a meaning.
 
     Attributes:
         asset: int64; the placed orders of a decision are of different assets.
@@ -83,14 +82,12 @@ def choose_assets(
     """Choose the K tradable assets with the highest ranks for each decision.
 
     Ranks are compared as float32. Among equal ranks the asset with the highest `Prices.precedence` comes first, so that
-    no asset is favoured on all days. With classic bookkeeping the first asset comes first, and assets that are not
-    tradable can be chosen.
+    none is favoured. With classic bookkeeping the first asset does, and assets that are not tradable can be chosen.
 
     Args:
         days: int64 `[...]`, day of each decision, which is made after the close.
         coefficients: any float dtype `[..., assets]`, clipped to [0, `trading.max_coefficient`].
-        ranks: any float dtype `[..., assets]`, clipped to [0, 1]; None, and with classic bookkeeping: the
-            coefficients serve as ranks.
+        ranks: any float dtype `[..., assets]`, clipped to [0, 1]; None, or classic bookkeeping: the coefficients.
 
     Returns:
         Assets, int64 `[..., K]`, the highest rank first, and their coefficients, float64 `[..., K]`: -1 where fewer
@@ -159,8 +156,7 @@ def resolve_orders(prices: Prices, trading: TradingConfig, days: Tensor, assets:
     Args:
         days: int64, day t of the decision; day t + `trading.holding_days` must have a row in the prices.
         assets: int64 `[...]`, asset to buy, with a close on day t; `days` has the same shape or is broadcast to it.
-        targets: float64 `[...]`, sale target as a fraction of the entry price, clipped to
-            [`trading.min_target`, `trading.max_target`].
+        targets: float64 `[...]`, sale targets (fractions), clipped to [`trading.min_target`, `trading.max_target`].
 
     The rules:
         Fill: if `trading.fill` is `same_close` on day t, else on t + 1, at `Fills.price`; without a price on that day

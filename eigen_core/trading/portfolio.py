@@ -1,9 +1,8 @@
 """Portfolios of target weights: from an agent's scores to weights, the growth of an account, and accounts in money.
 
 An agent gives each asset a score, a real number; `target_weights` turns scores into weights, `[..., assets]`, which are
-shares of the equity; 1 less their sum is cash. Orders do not move prices, so that the growth of an account is a
-differentiable function of the weights (Moody and Saffell 2001, "Learning to trade via direct reinforcement", section
-II).
+shares of the equity; 1 less their sum is cash. Orders do not move prices, so the growth of an account is differentiable
+with respect to the weights (Moody and Saffell 2001, "Learning to trade via direct reinforcement", section II).
 """
 
 from dataclasses import dataclass, replace
@@ -36,9 +35,8 @@ def move_scores(scores: Tensor, wanted: Tensor, speeds: Tensor) -> Tensor:
 def smooth_scores(wanted: Tensor, speeds: Tensor) -> Tensor:
     """Return the scores of all days: those wanted on the first day, then moved towards `wanted` daily (`move_scores`).
 
-    The recurrence is linear, so it is computed in parallel: days are joined in pairs, then in fours, and so on (Hillis
-    and Steele 1986, "Data parallel algorithms", "Sum of an array": all partial sums). Arguments and result are
-    `[..., days, assets]`.
+    The recurrence is linear, so days are joined in pairs, then in fours, and so on (Hillis and Steele 1986, "Data
+    parallel algorithms", "Sum of an array": all partial sums). Arguments and result are `[..., days, assets]`.
     """
     kept = torch.cat([torch.zeros_like(speeds[..., :1, :]), 1.0 - speeds[..., 1:, :]], dim=-2)
     scores = wanted * (1.0 - kept)
@@ -141,10 +139,8 @@ class Rebalancing:
     Attributes:
         returns: float, of each asset from the fill of a day's decision to the fill of the next day's, as a fraction.
         stays: bool, the day's order is not filled: the position stays as it is. False before the asset's first close.
-        ended: bool, the asset counts as ended (delisted) on the day of the decision (`Fills`): the position is sold at
-            `Fills.end_price`.
-        halted: bool on the host, `[days]`: on the day, an asset stays or has ended. A tensor as argument of `on` leaves
-            it as it is, of all days.
+        ended: bool, the asset counts as ended on the day of the decision (`Fills`): it is sold at `Fills.end_price`.
+        halted: bool on the host, `[days]`: an asset stays or has ended. `on` with a tensor keeps that of all days.
         costs: costs of orders.
     """
 
@@ -213,13 +209,10 @@ class WeightsAccounts(Accounts):
 
     Attributes:
         fill_offset: days from a decision to its fill.
-        prices: float64 `[days - fill_offset, assets]`, of one share at the fill of each day's decision, without
-            slippage.
-        worth: float64 `[days, assets]`, of one share at the close: the last known close, less
-            `trading.delisting_loss` once the asset counts as ended.
+        prices: float64 `[days - fill_offset, assets]`, of a share at the fill of a day's decision, without slippage.
+        worth: float64 `[days, assets]`, of a share at the close: the last known close; once ended, `Fills.end_price`.
         shares: float64 `[traders, days, assets]`, number of shares held at the close; below 0: sold short.
-        paid: float64 `[traders, days, assets]`, money paid for the order filled on the day, costs included; below 0:
-            money received.
+        paid: float64 `[traders, days, assets]`, money paid, costs included, for the day's orders; below 0: received.
         order_costs: float64 `[traders, days, assets]`, transaction costs and slippage of each order (money).
     """
 

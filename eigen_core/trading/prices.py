@@ -72,9 +72,7 @@ class Prices:
     def of_panel(cls, panel: Panel, device: torch.device) -> "Prices":
         """Return the prices of a panel; raise InputError if it has more than `MAX_ASSETS` assets."""
         if panel.assets > MAX_ASSETS:
-            raise InputError(
-                f"{panel.assets:,} symbols are tradable, and at most {MAX_ASSETS:,} can be: name fewer: market.symbols."
-            )
+            raise InputError(f"At most {MAX_ASSETS:,} symbols can be traded, not {panel.assets:,}: set market.symbols.")
 
         def on_device(values: NDArray[np.float64]) -> Tensor:
             return torch.tensor(np.asarray(values), dtype=torch.float64, device=device)
@@ -121,8 +119,7 @@ class Prices:
 def prices_of_span(prices: Prices, span: range, days_after: int) -> Prices:
     """Return the prices of a span, a range of days, as known at its end: `days_after` days without any price follow.
 
-    On these days open positions count at the last close of the span, and the market of every asset is open. Day 0 of
-    the result is the first day of the span.
+    On these days positions count at the span's last close, and all markets are open. Day 0 is the span's first day.
     """
     rows = slice(span.start, span.stop)
 

@@ -81,8 +81,7 @@ class TradedAccounts(Accounts):
         trades: trades that the traders decided on.
         fill_offset: days from a decision to its fill.
         shares: float64 `[traders, days, K]`, number of shares bought; 0: no purchase.
-        paid, received: float64 `[traders, days, K]`, money paid for these shares, and received for their sale (0 if
-            they are not sold), costs included.
+        paid, received: float64 `[traders, days, K]`, money paid for them, and received for their sale, after costs.
         trade_costs: float64 `[traders, days, K]`, transaction costs and slippage of purchase and sale (money).
         last_close: float64 `[assets]`, last known close on the last day.
     """
@@ -270,8 +269,7 @@ class _AccountKeeper:
 
 
 Decide = Callable[[int, Tensor], tuple[Tensor, ...]]
-"""A function from a day (0: the span's first) and observed portfolios, float16 `[traders, assets, 4]`, to the arguments
-of `TradingEnvironment.step`."""
+"""From a day of the span and portfolios, float16 `[traders, assets, 4]`, to arguments of `TradingEnvironment.step`."""
 
 
 def trade_day_by_day(known: Prices, trading: TradingConfig, days: int, traders: int, decide: Decide) -> DecidedTrades:

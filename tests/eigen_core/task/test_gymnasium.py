@@ -170,9 +170,9 @@ def test_rows_that_episodes_can_leave_are_taken_and_others_are_not() -> None:
         ("gym:Nowhere-v1", "Give the id of a registered environment, for example gym:Pendulum-v1"),
         ("gym:no_such_module:Thing", "module no_such_module cannot be imported"),
         ("gym:uneven_environment:Thing-v0", "Give the id of a registered environment"),
-        ("gym:uneven_environment:ManyChoicesEnvironment", "its actions are MultiDiscrete"),
-        ("gym:uneven_environment:UnboundedEnvironment", "no finite bounds"),
-        ("gym:uneven_environment:DictionaryEnvironment", "its observations are Dict"),
+        ("gym:uneven_environment:ManyChoicesEnvironment", "its action space is MultiDiscrete"),
+        ("gym:uneven_environment:UnboundedEnvironment", "needs a finite low below a finite high"),
+        ("gym:uneven_environment:DictionaryEnvironment", "its observation space is Dict"),
         (
             "gym:uneven_environment:BrokenEnvironment",
             r"missing 1 required .*'rooms'.* set task to an id .*gymnasium\.register.*kwargs",
@@ -194,7 +194,7 @@ def test_an_environment_that_agents_cannot_play_is_refused_with_a_sentence(task:
 
 
 def test_episodes_need_a_limit_and_a_generation_fits_the_replay() -> None:
-    with pytest.raises(InputError, match=r"give environment\.episode_steps"):
+    with pytest.raises(InputError, match=r"set environment\.episode_steps"):
         open_data(uneven(environment={"episode_steps": None}))
     with pytest.raises(InputError, match=r"below the 100 transitions .* \(5 agents x 2 episodes x 10 steps\)"):
         open_data(uneven(environment={"episode_steps": 10}))

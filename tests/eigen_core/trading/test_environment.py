@@ -326,5 +326,5 @@ def test_nothing_is_kept_of_past_episodes() -> None:
 
 def test_more_assets_than_can_be_put_in_an_order_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prices_module, "MAX_ASSETS", 4)
-    with pytest.raises(InputError, match="5 symbols are tradable, and at most 4 can be"):
+    with pytest.raises(InputError, match="At most 4 symbols can be traded, not 5"):
         prices_of(random_panel(1, 60, 5))
