@@ -1,7 +1,8 @@
-"""Base classes of learners: batches, Adam, and the steps of critics and actors, for a group of agents at once.
+"""Base classes of learners, which draw batches and take Adam steps of critics and actors for a group of agents at once.
 
-Every operation of Adam rounds each value once, and norms are summed in pieces of fixed size, so that the bits of an
-agent's weights do not depend on the other agents in its group or on the number of threads.
+A group is some agents whose tensors are stacked (`Population`). Adam's update is a sequence of operations that each
+round every value once, and norms are summed in pieces of fixed size. So the bits of an agent's weights do not depend on
+the other agents in its group or on the number of threads.
 """
 
 import math
@@ -34,14 +35,14 @@ _PIECE = 1_024
 
 
 class BaseLearner(Generic[Observed, Encoded]):
-    """One Adam optimizer for critic and actor, with a step count of each agent; subclasses add the rest of `Learner`.
+    """Keeps the moments and the step count of each agent's Adam optimizer, which serves its critic and its actor.
 
-    An agent takes at most `most_steps` optimizer steps in a generation.
+    Subclasses add the rest of `Learner`. An agent takes at most `most_steps` optimizer steps in a generation.
     """
 
     curves: ClassVar[tuple[Curve, ...]]
     settings: ClassVar[type[LearnerConfig]]
-    """The model of the learner's section in the configuration."""
+    """Pydantic model of the configuration's section `learner` for this learner."""
 
     def __init__(self, config: Config, task: Task[Observed, Encoded], most_steps: int) -> None:
         self._config, self._task, self._most_steps = config, task, most_steps
@@ -65,14 +66,14 @@ class BaseLearner(Generic[Observed, Encoded]):
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """Transitions that each agent learns from. Implements `LearningPlan`.
+    """Transitions that each agent learns from in a generation. Implements `LearningPlan`.
 
     Attributes:
-        slots: slots in the replay, int64 `[agents, gradient steps, accumulation steps, batch]`.
-        blocks: first day of the block (`BatchSampler`) of each batch, `[gradient steps][accumulation steps]`.
-        earlier_steps: gradient steps of all generations before this one.
-        generation: the generation that learns.
-        first_agent: index of the first agent in the population.
+        slots: indices in the replay buffer, int64 `[agents, gradient steps, accumulation steps, batch]`.
+        blocks: first day of the block of days that each batch is from, `[gradient steps][accumulation steps]`.
+        earlier_steps: `learner.gradient_steps` times the number of earlier generations, even if some did not learn.
+        generation: number of the generation, from 1.
+        first_agent: index in the population of the first agent of this plan.
     """
 
     slots: Tensor
@@ -89,9 +90,9 @@ class BatchPlan:
         return replace(self, slots=self.slots[agents], first_agent=self.first_agent + agents.start)
 
     def noise(self, seed: int, purpose: str, shape: Sequence[int], device: torch.device) -> Callable[[int], Tensor]:
-        """Return a function that draws the standard normal noise of the next gradient steps, given their number.
+        """Return a function that takes a number of gradient steps and draws the standard normal noise of the next ones.
 
-        The noise is float32 `[gradient steps, accumulation steps, agents, batch, *shape]`, with `shape` that of an
+        The noise is float32 `[gradient steps, accumulation steps, agents, batch, *shape]`; `shape` is that of an
         action. An agent's noise depends on the seed, the generation, its index, `purpose` and the steps drawn before.
         """
         agents, _, accumulation_steps, batch = self.slots.shape
@@ -111,13 +112,13 @@ class BatchPlan:
 
 
 class StepInputs(NamedTuple):
-    """Inputs that differ from one gradient step of a group to the next.
+    """Inputs that differ from one gradient step of a group to the next (see `BatchPlan`).
 
     Attributes:
-        slots: slots of each agent's batches, int64 `[agents, accumulation steps, batch]`.
-        blocks: first day of each batch's block.
-        corrections: `bias_corrections` of each optimizer, float32 `[agents, 2]`; None for one that takes no step.
-        noise: noise for each of `BatchLearner.noises`, float32 `[accumulation steps, agents, batch, ...]`.
+        slots: replay indices of each agent's batches, int64 `[agents, accumulation steps, batch]`.
+        blocks: for each accumulation step the first day of the block that its batches are from.
+        corrections: `bias_corrections` of each optimizer, float32 `[agents, 2]`; None if it takes no step this time.
+        noise: noise for each of `BatchLearner.noises`, float32 `[accumulation steps, agents, batch, *action]`.
     """
 
     slots: Tensor
@@ -127,15 +128,15 @@ class StepInputs(NamedTuple):
 
     @property
     def batches(self) -> list[tuple[Tensor, FirstDay]]:
-        """For each batch its slots, int64 `[agents, batch]`, and the first day of its block."""
+        """For each accumulation step its replay indices, int64 `[agents, batch]`, and the first day of its block."""
         return list(zip(self.slots.unbind(1), self.blocks, strict=True))
 
 
 class BatchLearner(BaseLearner[Observed, Encoded]):
-    """Takes gradient steps on sampled batches; subclasses implement one step."""
+    """Takes gradient steps on batches sampled from the replay buffer; subclasses implement one step (`_step`)."""
 
     noises: ClassVar[tuple[str, ...]] = ()
-    """Purposes for which a step needs noise; each has draws of its own."""
+    """Purposes for which a gradient step draws noise; each agent has one random generator for each purpose."""
     settings: ClassVar[type[LearnerConfig]] = BatchSamplingConfig
     _learner: BatchSamplingConfig
 
@@ -143,9 +144,9 @@ class BatchLearner(BaseLearner[Observed, Encoded]):
         super().__init__(config, task, learner_settings(config, BatchSamplingConfig).gradient_steps)
 
     def plan(self, replay: Replay, agents: int, generation: int) -> BatchPlan | None:
-        """Draw the batches of a generation; the n-th batches of all agents are from the same block.
+        """Draw the batches of a generation; the n-th batches of all agents are from the same block of days.
 
-        Returns None if `learner.gradient_steps` is 0, or while the replay holds too few transitions.
+        Returns None if `learner.gradient_steps` is 0, or while the replay holds too few transitions (`_sampler`).
         """
         learner, seed = self._learner, self._config.seed
         sampler = self._sampler(replay) if learner.gradient_steps else None
@@ -194,25 +195,25 @@ class BatchLearner(BaseLearner[Observed, Encoded]):
         return LearningResult.of(group, self.curves, steps)
 
     def _sampler(self, replay: Replay) -> BatchSampler | None:
-        """Return the sampler of batches; None while the replay holds too few for a batch or for `replay.minimum`."""
+        """Return the sampler; None while the replay holds fewer transitions than `replay.minimum` or than a batch."""
         if replay.size < self._config.replay.minimum:
             return None
         return self._task.sampler(replay, self._learner.batch_size)
 
     def _moves(self, plan: BatchPlan) -> dict[str, list[bool]]:
-        """Return for each gradient step whether an optimizer steps, by the name of its count in `Population.state`."""
+        """Return, by the name of an optimizer's step count in `Population.state`, in which gradient steps it steps."""
         return {"steps": [True] * plan.gradient_steps}
 
     def _step(self, group: Population, replay: Replay, step: StepInputs) -> list[Tensor]:
-        """Take one optimizer step, in place; return the values of `curves`, float32 `[agents]` each."""
+        """Take one gradient step of a group, in place; return the values of `curves`, float32 `[agents]` each."""
         raise NotImplementedError
 
 
 def count_steps(group: Population, name: str, moves: Sequence[bool]) -> list[Tensor | None]:
-    """Add the coming steps of an optimizer to its step counts.
+    """Add the coming steps of an optimizer to the step count of each agent in the group.
 
     Args:
-        name: name of the counts in the agents' state, int64 `[agents]`.
+        name: name of the step counts, int64 `[agents]`, in `group.state`.
         moves: for each of the coming gradient steps, whether the optimizer steps.
 
     Returns:
@@ -226,21 +227,21 @@ def count_steps(group: Population, name: str, moves: Sequence[bool]) -> list[Ten
 
 
 def bias_corrections(counts: NDArray[np.int64], device: torch.device) -> Tensor:
-    """Return Adam's bias corrections of both moments for step counts `[...]`, from 1 on: float32 `[..., 2]`."""
+    """Return Adam's factors 1 / (1 - beta^count) of both moments for counts `[...]` of at least 1: `[..., 2]`."""
     # Plain Python powers: a vectorised power rounds differently at the end of a row.
     factors = [[1.0 / (1.0 - beta**count) for beta in (_BETA1, _BETA2)] for count in counts.flatten().tolist()]
     return on_device(np.array(factors, dtype=np.float32).reshape(*counts.shape, 2), device)
 
 
 def row_norms(rows: Tensor) -> Tensor:
-    """Euclidean norm of each row of float32 `[agents, values]`: float32 `[agents]`."""
+    """Return the Euclidean norm of each row of float32 `[agents, values]`: float32 `[agents]`."""
     squares = rows * rows
     padded = torch.nn.functional.pad(squares, (0, -squares.shape[1] % _PIECE))
     return padded.reshape(len(rows), -1, _PIECE).sum(-1).sum(-1).sqrt()
 
 
 def clip_rows(gradients: Tensor, limit: float) -> Tensor:
-    """Scale each row down to a norm of at most `limit`, in place; return the norms before: float32 `[agents]`."""
+    """Scale rows `[agents, values]` to a norm of at most `limit`, in place; return the norms before: `[agents]`."""
     norms = row_norms(gradients)
     gradients.mul_((limit / norms.clamp_min(1e-12)).clamp_max(1.0)[:, None])
     return norms
@@ -257,11 +258,13 @@ def clipped_step(
     agents: list[int] | None = None,
     annealing: float = 1.0,
 ) -> Tensor:
-    """Clip the gradients of `rows`, a copy of the weights in `columns`, and take an Adam step; return unclipped norms.
+    """Clip the gradients in `rows.grad`, take an Adam step of some weights, in place, and return the norms unclipped.
 
     Args:
+        columns: the weights to step, as a slice of an agent's row; `rows` is a copy of them, `[agents, weights]`.
+        corrections: `bias_corrections` of the agents that step, float32 `[agents that step, 2]`.
         learning_rate: name of the learner's setting; its value is multiplied by `annealing`.
-        agents: only these step, and `corrections` are theirs; the others keep weights and moments. None: all.
+        agents: indices of the agents that step; the others keep their weights and moments. None: all step.
     """
     assert rows.grad is not None
     gradients, rate = rows.grad, annealing * setting(population, config, learning_rate)
@@ -293,9 +296,9 @@ def adam_update(
     (arXiv:1711.05101), algorithm 2.
 
     Args:
-        first, second: the moments.
-        corrections: `bias_corrections` of each agent's steps, float32 `[agents, 2]`.
-        learning_rate: step size, or each agent's own, float32 `[agents, 1]`.
+        first, second: running means of the gradients and of their squares (the moments).
+        corrections: `bias_corrections` for each agent's step count, float32 `[agents, 2]`.
+        learning_rate: one number for all agents, or one for each, float32 `[agents, 1]`.
         decay: decoupled weight decay; it is multiplied by the learning rate.
     """
     first.mul_(_BETA1).add_(gradients * (1.0 - _BETA1))
@@ -306,7 +309,7 @@ def adam_update(
 
 
 def scaled(rewards: Tensor, group: Population, config: BatchLearnerConfig) -> Tensor:
-    """Return the rewards to learn from: multiplied by `reward_scale`, then clipped to +-`reward_clip`."""
+    """Multiply rewards, `[agents, ...]`, by `learner.reward_scale`, and clip them to +-`learner.reward_clip` if set."""
     scaled_rewards = rewards * setting(group, config, "reward_scale")
     clip = config.reward_clip
     return scaled_rewards if clip is None else scaled_rewards.clamp(-clip, clip)
@@ -315,14 +318,14 @@ def scaled(rewards: Tensor, group: Population, config: BatchLearnerConfig) -> Te
 def discounted_rewards(
     batch: Transitions[Observed], group: Population, config: BatchLearnerConfig
 ) -> tuple[Tensor, Tensor]:
-    """Return the discounted rewards of each transition's steps, and the discount of the observation after them.
+    """Return the sum of the discounted rewards of each transition's steps, and the discount factor of the state after.
 
-    Their sum with the discounted value of that observation is the n-step return: Watkins 1989, "Learning from delayed
-    rewards"; Sutton & Barto 2018, "Reinforcement learning", equation 7.1. The actions after the first are those played,
-    not those of the current actor; as in Hessel et al. 2018 (arXiv:1710.02298), this is not corrected for.
+    The sum, plus this factor times the value of that state, is the n-step return: Watkins 1989, "Learning from delayed
+    rewards"; Sutton & Barto 2018, "Reinforcement learning", equation 7.1. The later actions of a transition are those
+    that were played, not the current actor's; as in Hessel et al. 2018 (arXiv:1710.02298), this is not corrected for.
 
     Returns:
-        float32 `[agents, batch]` each; the discount is 0 where the episode has ended.
+        float32 `[agents, batch]` each; the factor is 0 where the episode has terminated.
     """
     given = setting(group, config, "gamma")
     # `where` would copy a number from the host, for which a GPU waits, and which a CUDA graph cannot capture.
@@ -337,17 +340,17 @@ def discounted_rewards(
 
 
 def polyak_update(targets: Tensor, weights: Tensor, tau: float) -> None:
-    """Move targets towards weights by the share `tau`, in place."""
+    """Move target networks' weights towards `weights` by `tau` times the difference, in place."""
     targets.add_((weights - targets).mul_(tau))
 
 
 class CriticUpdate(NamedTuple, Generic[Encoded]):
-    """Result of one step of the critics.
+    """Result of one optimizer step of the critics of a group.
 
     Attributes:
-        encodings: each batch's observations, encoded before the step, without a gradient.
+        encodings: for each batch (accumulation step) its observations, encoded before the step, without a gradient.
         loss: squared temporal-difference error, summed over critics and averaged over batches, float32 `[agents]`.
-        value: mean value of the stored actions by the first critic, float32 `[agents]`.
+        value: the first critic's mean value of the actions in the batches, float32 `[agents]`.
         gradient_norm: norm of the critics' gradient before clipping, float32 `[agents]`.
     """
 
@@ -358,23 +361,23 @@ class CriticUpdate(NamedTuple, Generic[Encoded]):
 
 
 class OffPolicyLearner(BatchLearner[Observed, Encoded]):
-    """Fits critics to temporal-difference targets, and an actor to the critics; subclasses define targets and steps."""
+    """Fits critics to temporal-difference targets (`_td_target`), and an actor to the critics (`_step`)."""
 
     _learner: OffPolicyConfig
 
     def _td_target(self, group: Population, batch: Transitions[Observed], noise: Sequence[Tensor]) -> Tensor:
-        """Return the targets of the values of a batch, float32 `[agents, batch]`, without a gradient.
+        """Return the values that the critics shall predict for a batch, float32 `[agents, batch]`, without a gradient.
 
-        `noise` has one tensor for each of `noises`.
+        `noise` has one tensor, `[agents, batch, *action]`, for each of `noises`.
         """
         raise NotImplementedError
 
     def _natural_actions(self, stored: Tensor) -> Tensor:
-        """Convert actions from the form in which the policy stores them to natural units."""
+        """Convert actions from the form in the replay (`SampledActions.stored`) to the units that the task executes."""
         return stored
 
     def _fit_critics(self, group: Population, replay: Replay, step: StepInputs) -> CriticUpdate[Encoded]:
-        """Take one optimizer step of all critics, in place, along the mean gradient of the batches."""
+        """Take one optimizer step of the critics of all agents, in place, along the mean gradient of the batches."""
         task, corrections = self._task, step.corrections[0]
         assert corrections is not None
         rows = group.weights[:, self._critic].clone().requires_grad_()
@@ -402,12 +405,12 @@ class OffPolicyLearner(BatchLearner[Observed, Encoded]):
         loss_of: Callable[[int, Policy, Callable[[Tensor], Tensor]], Tensor],
         corrections: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Take one optimizer step of the actor, in place.
+        """Take one optimizer step of the actors of all agents, in place.
 
         Args:
             encodings: `CriticUpdate.encodings`.
-            loss_of: returns the losses of a batch, float32 `[agents, batch]`, given its index, the actor's policy, and
-                a function from actions in natural units to their values by each critic.
+            loss_of: returns the losses of a batch, float32 `[agents, batch]`. Its arguments are the batch's index, the
+                actor's policy, and a function that returns each critic's values of actions in the task's units.
 
         Returns:
             Loss, and gradient norm before clipping: float32 `[agents]` each.

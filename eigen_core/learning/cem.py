@@ -4,13 +4,13 @@ Pourchot & Sigaud 2019 (arXiv:1810.01222), section 4 and algorithm 1. In the pap
 learn, all are evaluated, and the fittest half moves the distribution. Here, learning follows evaluation: an agent is
 evaluated as it was drawn; if it then learns, it is evaluated once more in the next generation, and then makes way. So
 each generation evaluates as many agents that have learned, and as many newly drawn ones, as in the paper; agents that
-have learned were drawn from the distribution one generation before. Fitness always belongs to the weights that played.
+have learned were drawn from the distribution of the generation before. Fitness always belongs to weights that played.
 
 All drawn agents have one critic, as in the paper: that of the fittest agent that has learned. With its optimizer and
 its target it lives on through all generations; actors and their optimizers begin anew. Unlike in the paper, each agent
 that learns trains a copy of this critic, so that no agent depends on the others in its group. As in the authors' code
 (github.com/apourchot/CEM-RL), agents are drawn in pairs on opposite sides of the mean. The mean itself is played and
-can become the champion; its fitness does not move the distribution. There is no importance mixing.
+can become the champion; its fitness does not move the distribution. The paper's importance mixing is left out.
 """
 
 import math
@@ -41,15 +41,15 @@ _MEAN = 0
 
 
 def shares(parents: int) -> list[float]:
-    """Share of each parent in the distribution, the fittest first: log((1 + parents) / rank), scaled to a sum of 1."""
+    """Weight of each parent in the new mean, the fittest first: log((1 + parents) / rank), scaled to a sum of 1."""
     logarithms = [math.log((1 + parents) / rank) for rank in range(1, parents + 1)]
     return [logarithm / sum(logarithms) for logarithm in logarithms]
 
 
 class CemMethod(PopulationMethod):
-    """Implements `PopulationMethod`. Its state: mean and variance of actors, float32 `[weights of an actor]` each.
+    """Implements `PopulationMethod`. `MethodState.tensors`: `mean` and `variance`, float32 `[actor weights]` each.
 
-    The first agent is the mean. The agents that learned in the generation before come next, then the newly drawn ones.
+    Agent 0 is the mean. Agents that learned in the generation before come next, then new ones, of which the last learn.
     """
 
     def __init__(self, config: Config, critic: int, new_agents: NewAgents) -> None:
@@ -74,7 +74,7 @@ class CemMethod(PopulationMethod):
         return slice(size - ((size - 1) // 2 if wanted is None else wanted), size)
 
     def begin(self, weights: Tensor) -> tuple[Population, MethodState]:
-        """Return the first agent's actor as the mean, and actors drawn around it, all with the first agent's critic."""
+        """Return agents with the critic of agent 0, whose actor becomes the mean; other actors are drawn around it."""
         mean = weights[0, self._actor].clone()
         state = MethodState(
             tensors={"mean": mean, "variance": torch.full_like(mean, self._evolution.distribution_variance)}
@@ -103,7 +103,7 @@ class CemMethod(PopulationMethod):
     def breed(self, result: GenerationResult) -> NextPopulation:
         """Move the distribution; the next agents are its mean, those that have learned, and new ones drawn from it.
 
-        If half of the agents learn, the weakest of those that have learned makes way for the mean.
+        If half of the agents learn, there is no place for the weakest of those that have learned: the mean takes it.
         """
         size = result.population.size
         candidates = [agent for agent in result.ranking if agent != _MEAN]
@@ -142,7 +142,7 @@ class CemMethod(PopulationMethod):
         return replace(result.state, tensors={"mean": mean, "variance": variance})
 
     def _as_evaluated(self, result: GenerationResult, agent: int) -> Tensor:
-        """Return the actor that an agent was evaluated with: if it may have learned since, it is drawn once more."""
+        """Return the actor that an agent was evaluated with; if it may have learned since, draw the same one again."""
         if agent in self._learning:
             return self._sample_actor(result.generation, agent, result.state)
         return result.population.weights[agent, self._actor]

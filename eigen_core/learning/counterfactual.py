@@ -1,9 +1,9 @@
-"""Regression on the outcome of every alternative, for tasks that know outcomes without playing.
+"""Regression on the outcome of every alternative (an asset with a sale target), which a task knows without playing.
 
-Prices do not react to a small trader, so the gain of each asset on each day at each sale target is known:
+Prices do not react to a small trader, so the gain of each asset, bought on each day with each sale target, is known:
 a decision process whose inputs are exogenous, learned in hindsight (Sinclair et al. 2023, ICML, "Hindsight learning for
-MDPs with exogenous inputs"). An actor learns to predict the outcomes of all alternatives, and takes the one that
-exceeds its reserve price by most, since the asset that it takes is blocked for a time (`eigen_core.networks.actions`).
+MDPs with exogenous inputs"). An actor learns to predict the outcomes of all alternatives. It takes the one that most
+exceeds its reserve price, the price of blocking the asset until its sale (`eigen_core.networks.actions`).
 """
 
 from typing import ClassVar, cast
@@ -32,7 +32,7 @@ class CounterfactualLearner(BatchLearner[Observed, Encoded]):
     curves: ClassVar[tuple[Curve, ...]] = (
         Curve("reward_loss", "Mean squared error of the predicted rewards, in scaled rewards."),
         Curve("time_loss", "Mean squared error of the predicted holding times, as shares of the longest one."),
-        Curve("spread", "Standard deviation of the best predicted rewards, in scaled rewards."),
+        Curve("spread", "Standard deviation of each asset's best predicted reward, in scaled rewards."),
         Curve("gradient_norm", "Norm of an agent's gradient before clipping."),
     )
 
@@ -82,7 +82,7 @@ class CounterfactualLearner(BatchLearner[Observed, Encoded]):
         return self._known.expected_outcomes(self._task.actor_layout.views(actor), encoding)
 
     def _losses(self, group: Population, expected: ExpectedOutcomes, outcomes: Outcomes) -> tuple[Tensor, Tensor]:
-        """Return the mean squared errors of rewards and of times over known outcomes: float32 `[agents]` each."""
+        """Return the mean squared errors of predicted rewards and `shares`, where `Outcomes.known`: `[agents]` each."""
         rewards = scaled(outcomes.rewards.flatten(1), group, self._learner).reshape(outcomes.rewards.shape)
         known = outcomes.known[..., None]
         count = outcomes.known.sum((1, 2)).clamp_min(1) * outcomes.rewards.shape[-1]

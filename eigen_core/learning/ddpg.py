@@ -22,7 +22,7 @@ from eigen_core.task.replay import Replay
 
 
 class DdpgLearner(OffPolicyLearner[Observed, Encoded]):
-    """Implements `Learner`."""
+    """Implements `Learner` by DDPG: the actor ascends the gradient of the first critic's value of its actions."""
 
     curves: ClassVar[tuple[Curve, ...]] = (
         Curve("critic_loss", "Mean squared temporal-difference error, in scaled rewards."),
@@ -56,7 +56,7 @@ class DdpgLearner(OffPolicyLearner[Observed, Encoded]):
         return {**bounds, "critic_steps": steps, "actor_steps": steps}
 
     def _target_actions(self, policy: Policy, noise: Sequence[Tensor]) -> Tensor:  # noqa: ARG002 - for TD3
-        """Return the target actor's actions, to be valued by the target critics."""
+        """Return the target actor's actions; the target critics value them for the temporal-difference target."""
         return policy.mode
 
     def _moves(self, plan: BatchPlan) -> dict[str, list[bool]]:
@@ -65,7 +65,7 @@ class DdpgLearner(OffPolicyLearner[Observed, Encoded]):
         return {"critic_steps": [True] * plan.gradient_steps, "actor_steps": actor_moves}
 
     def _step(self, group: Population, replay: Replay, step: StepInputs) -> list[Tensor]:
-        """Step the critics and, every `policy_delay` steps, the actor and all targets; return `curves`."""
+        """Step the critics and, every `learner.policy_delay` steps, the actor and all target networks."""
         _, of_actor = step.corrections
         fitted = self._fit_critics(group, replay, step)
         if of_actor is None:
@@ -80,7 +80,7 @@ class DdpgLearner(OffPolicyLearner[Observed, Encoded]):
 
     @torch.no_grad()
     def _td_target(self, group: Population, batch: Transitions[Observed], noise: Sequence[Tensor]) -> Tensor:
-        """Reward plus the next observation's discounted value by the target networks: float32 `[agents, batch]`."""
+        """Return rewards plus the next observation's discounted value by the target networks: `[agents, batch]`."""
         targets, task = group.state["targets"], self._task
         critic = task.critic_layout.views(targets[:, self._critic])
         actor = task.actor_layout.views(targets[:, self._actor])
@@ -91,7 +91,7 @@ class DdpgLearner(OffPolicyLearner[Observed, Encoded]):
 
 
 class Td3Learner(DdpgLearner[Observed, Encoded]):
-    """Implements `Learner`."""
+    """Implements `Learner` by TD3: DDPG with two critics, a delayed actor and noise on the target actor's actions."""
 
     noises = ("target noise",)
     settings = Td3Config

@@ -28,11 +28,11 @@ from eigen_core.task.replay import Replay
 
 @dataclass(frozen=True)
 class StretchPlan:
-    """The stretches of consecutive days that all agents learn from. Implements `LearningPlan`.
+    """The stretches of consecutive days that all agents learn from in a generation. Implements `LearningPlan`.
 
     Attributes:
-        starts: first day of each stretch, int64 `[gradient steps, stretches of a step]`.
-        days: length of a stretch.
+        starts: index of the first day of each stretch, int64 `[gradient steps, stretches of a step]`.
+        days: number of days of a stretch.
     """
 
     starts: NDArray[np.int64]
@@ -47,11 +47,7 @@ class StretchPlan:
 
 
 class DirectLearner(BaseLearner[Any, Any]):
-    """Implements `Learner`.
-
-    Raises:
-        InputError: the task does not implement `DifferentiableGrowth`.
-    """
+    """Implements `Learner`; `InputError` if the task does not implement `DifferentiableGrowth`, as `portfolio` does."""
 
     settings = DirectConfig
     _learner: DirectConfig
@@ -60,8 +56,8 @@ class DirectLearner(BaseLearner[Any, Any]):
         Curve("growth", "Mean reward of a day of the stretches, before the step."),
         Curve("variance", "Variance of the rewards of the stretches' days."),
         Curve("turnover", "Traded value of a day, as a share of the equity."),
-        Curve("encoder_gradient_norm", "Norm of an agent's gradient of the encoder before clipping."),
-        Curve("actor_gradient_norm", "Norm of an agent's gradient of the actor before clipping."),
+        Curve("encoder_gradient_norm", "Norm of the gradient of an agent's encoder before clipping."),
+        Curve("actor_gradient_norm", "Norm of the gradient of an agent's actor before clipping."),
     )
 
     def __init__(self, config: Config, task: Task[Any, Any]) -> None:
@@ -78,7 +74,7 @@ class DirectLearner(BaseLearner[Any, Any]):
         return Heads(critics=0)
 
     def plan(self, replay: Replay, agents: int, generation: int) -> StretchPlan | None:  # noqa: ARG002
-        """Draw the stretches of a generation, the same for all agents."""
+        """Draw the stretches of a generation, the same for all agents; None if `learner.gradient_steps` is 0."""
         learner, known = self._learner, self._account.growth_days
         if learner.gradient_steps == 0:
             return None
@@ -103,7 +99,7 @@ class DirectLearner(BaseLearner[Any, Any]):
         return LearningResult.of(group, self.curves, rows)
 
     def _step(self, group: Population, starts: list[int], days: int, corrections: Tensor) -> list[Tensor]:
-        """Take one optimizer step that raises mean growth minus `risk_aversion` times variance; return `curves`."""
+        """Take an optimizer step that raises mean minus `learner.risk_aversion` times variance of the daily rewards."""
         learner = self._learner
         aversion = setting(group, learner, "risk_aversion")
         parts = [group.weights[:, columns].clone().requires_grad_() for columns in (self._critic, self._actor)]

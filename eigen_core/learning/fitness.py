@@ -1,4 +1,4 @@
-"""The champion, and the fitness and scores of agents, from the rewards of their episodes."""
+"""The champion (the agent with the best score so far), and fitness and scores from the rewards of agents' episodes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,11 +15,11 @@ class Champion:
     """The agent with the best score so far.
 
     Attributes:
-        weights: float32 `[parameters]`, as validated.
-        validation: fitness in the validation episodes.
+        weights: float32 `[parameters]`, those that played the validation episodes, before the agent learned further.
+        validation: mean reward of its `evaluation.validation_lowest` worst validation episodes.
         score: see `EvaluationConfig.champion_validation_share`.
-        generation, agent: the generation that found it, and its index in that population.
-        task_state: the task's state in that generation (`Task.state`).
+        generation, agent: the generation that found it, and its index in that generation's population.
+        task_state: `Task.state`, the moments that normalised its observations in that generation.
     """
 
     weights: Tensor
@@ -40,9 +40,10 @@ def fitness_and_scores(
     """Return fitness, validation fitness and score of each agent: float64 `[agents]` each.
 
     Args:
-        with_noise: rewards of the training episodes, float64 `[agents, slices]`; None if actions were random.
+        with_noise: rewards of the training episodes, float64 `[agents, episodes]`; None if actions were random.
         noise_free: rewards of the `evaluation.fitness_slices` fitness episodes, then of the validation episodes.
-        starts: first step of each episode of `noise_free`, int64 `[slices]`.
+        starts: start of each episode of `noise_free` (first day, or seed), int64 `[episodes]`.
+        episode_steps: steps of an episode at its full length.
     """
     slices = evaluation.fitness_slices
     validations = mean_of_lowest(noise_free[:, slices:], evaluation.validation_lowest)
@@ -63,18 +64,18 @@ def fitness_and_scores(
 
 
 def mean_of_lowest(rewards: NDArray[np.float64], lowest: int) -> NDArray[np.float64]:
-    """Return the mean of the `lowest` smallest rewards of each agent: float64 `[agents, slices]` -> `[agents]`."""
+    """Return the mean of the `lowest` smallest rewards of each agent: float64 `[agents, episodes]` -> `[agents]`."""
     means: NDArray[np.float64] = np.sort(rewards, axis=1)[:, :lowest].mean(axis=1)
     return means
 
 
 def spread_starts(starts: range, slices: int) -> NDArray[np.int64]:
-    """Return the first days of `slices` episodes, spread evenly over `starts`: int64 `[slices]`."""
+    """Return the starts of `slices` episodes (first days, or seeds), spread evenly over `starts`: int64 `[slices]`."""
     return np.linspace(starts[0], starts[-1], slices).round().astype(np.int64)
 
 
 def standard_errors(rewards: NDArray[np.float64], starts: NDArray[np.int64], episode_steps: int) -> NDArray[np.float64]:
-    """Standard error of the mean reward of each agent over episodes that may overlap.
+    """Return the standard error of the mean reward of each agent over episodes that may overlap.
 
     If the rewards of single days are independent and alike, two episodes of T days whose starts differ by d correlate
     by r = max(0, 1 - d / T). With R the mean of r over all pairs of episodes, an episode with itself included, and v
@@ -82,12 +83,12 @@ def standard_errors(rewards: NDArray[np.float64], starts: NDArray[np.int64], epi
     expectation v (1 - R). So the squared error is this deviation times R / (1 - R), the usual one without overlap.
 
     Args:
-        rewards: float64 `[agents, slices]`.
-        starts: first step of each episode, int64 `[slices]`.
+        rewards: float64 `[agents, episodes]`.
+        starts: first day of each episode, int64 `[episodes]`.
         episode_steps: T.
 
     Returns:
-        float64 `[agents]`; 0 if all episodes are the same one, from which no error can be estimated.
+        float64 `[agents]`; 0 if all episodes begin on the same day, from which no error can be estimated.
     """
     correlations = np.clip(1.0 - np.abs(starts[:, None] - starts) / episode_steps, 0.0, None)
     shared = float(correlations.mean())

@@ -1,6 +1,6 @@
 """The genetic algorithm, over all agents or beside agents that learn by gradients (ERL).
 
-Elites, tournaments, blend crossover, mutation that grows on a plateau.
+Elites survive, parents win tournaments, offspring blend two parents, and mutation grows while there is no progress.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,12 +29,12 @@ from eigen_core.networks.population import Population
 
 
 class MutationState(Record):
-    """Strength of mutation, and generations without progress.
+    """Strength of mutation, and generations without progress (`after` says what progress is).
 
     Attributes:
         rate: share of a mutant's weights that are changed.
-        std: standard deviation of the change.
-        reference: the score that the next scores are compared with; None before the first generation.
+        std: standard deviation of the change of a weight.
+        reference: the score of the last generation with progress, or else of the first one; None before that.
         generations_without_progress: generations since the reference was set, or since mutation last grew.
     """
 
@@ -51,8 +51,8 @@ class MutationState(Record):
         """Return the state after a generation, given its score (`GeneticMethod._score`).
 
         Progress is an improvement on the reference by at least the share `plateau_improvement` of its size; it resets
-        rate and deviation. After `plateau_generations` generations without progress both grow, up to their limits, and
-        the count restarts.
+        `rate` and `std` to the configured values. After `plateau_generations` generations without progress both grow by
+        the factor `mutation_growth`, up to their limits, and the count restarts.
         """
         if self.reference is None:
             return self.model_copy(update={"reference": score})
@@ -69,9 +69,9 @@ class MutationState(Record):
 
 
 class GeneticMethod(PopulationMethod):
-    """Implements `PopulationMethod`: the genetic algorithm over all agents; all learn.
+    """Implements `PopulationMethod`: the genetic algorithm over all agents, which all learn by gradients too.
 
-    If `evolution.enabled` is false, the next generation has the same agents.
+    If `evolution.enabled` is false, nothing is bred: the next generation has the same agents.
     """
 
     def __init__(self, config: Config, critic: int, new_agents: NewAgents) -> None:  # noqa: ARG002
@@ -103,11 +103,12 @@ class GeneticMethod(PopulationMethod):
         return float(np.median(fitness))
 
     def breed(self, result: GenerationResult) -> NextPopulation:
-        """Breed from all agents: elites by falling fitness, then offspring, then mutants.
+        """Breed from all agents: the next generation has elites by falling fitness, then offspring, then mutants.
 
         Elites keep their learning state; all others start with a fresh one. Parents win tournaments over the whole
-        population. Offspring blend two parents, alpha w1 + (1 - alpha) w2. With `evolution.reinject_champion` the
-        champion, with its validated weights, replaces the weakest elite, unless it is an elite of this generation.
+        population. Offspring blend two parents, alpha w1 + (1 - alpha) w2, with alpha from `blend_low` to `blend_high`.
+        With `evolution.reinject_champion` the weights of `Champion` replace the weakest elite, unless this generation
+        found the champion and it is one of the elites.
         """
         score = self._score(result.champion.score, result.champion.generation, result.fitness)
         mutation = MutationState.model_validate(result.state.numbers).after(score, self._evolution)
@@ -160,8 +161,9 @@ class ErlMethod(GeneticMethod):
     """Implements `PopulationMethod`: the genetic algorithm over the first agents; the last ones learn by gradients.
 
     Evolutionary reinforcement learning: Khadka & Tumer 2018 (arXiv:1805.07917), algorithm 1. The replay holds episodes
-    of all agents. Every few generations, the fittest learning agent is copied over one that evolves. Unlike in the
-    paper, the agents that evolve explore as those that learn do, and mutation adds noise of an absolute size.
+    of all agents. Every `sync_generations` generations, the fittest learning agent is copied over one that evolves.
+    Unlike in the paper, the agents that evolve play with exploration noise too, and the size of a mutation does not
+    depend on the size of the weight.
     """
 
     def __init__(self, config: Config, critic: int, new_agents: NewAgents) -> None:

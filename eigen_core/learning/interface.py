@@ -1,4 +1,4 @@
-"""Interface of learners: state of each agent, learning plan, and how groups of agents learn."""
+"""Interface of learners, which train groups of agents (stacked tensors, see `Population`) by gradient steps."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,17 +20,17 @@ class LearningPlan(Protocol):
 
     @property
     def gradient_steps(self) -> int:
-        """Most optimizer steps that any agent takes."""
+        """Most optimizer steps that any agent takes in the generation."""
 
     def rows(self, agents: slice) -> Self:
-        """Return the part of the plan for a slice of the agents."""
+        """Return the plan for the slice `agents` of its agents alone."""
 
 
 @dataclass(frozen=True)
 class LearningResult:
-    """Agents after learning.
+    """A group of agents after learning, and the learner's statistics (`Learner.curves`) by name.
 
-    Curves, by name, are float64 `[agents, gradient steps]` on the host, NaN where a step has no value.
+    `curves` are float64 `[agents, gradient steps]` on the host, NaN where a step has no value for an agent.
     """
 
     group: Population
@@ -38,17 +38,17 @@ class LearningResult:
 
     @classmethod
     def of(cls, group: Population, curves: Sequence[Curve], steps: Sequence[Sequence[Tensor]]) -> "LearningResult":
-        """Return the result of gradient steps: each has a tensor `[agents]` on the device for every curve, in order."""
+        """Join `steps`: each gradient step has one tensor `[agents]`, on the group's device, for each of `curves`."""
         # All at once: each copy to the host makes a GPU wait.
         stacked = torch.stack([torch.stack(list(curve), dim=1) for curve in zip(*steps, strict=True)]).double().cpu()
         return cls(group, dict(zip((curve.name for curve in curves), stacked, strict=True)))
 
 
 class Learner(Protocol):
-    """Trains agents, a group at a time; an agent's result does not depend on its group."""
+    """Trains agents, a group at a time; an agent's result does not depend on the other agents in its group."""
 
     curves: ClassVar[tuple[Curve, ...]]
-    """Curves that describe a generation's learning."""
+    """Statistics that the learner computes in each gradient step, such as losses."""
 
     def __init__(self, config: Config, task: Task[Any, Any]) -> None: ...
 
@@ -61,26 +61,26 @@ class Learner(Protocol):
 
         Args:
             weights: float32 `[agents, parameters]`; not copied.
-            teacher: one agent whose critic, with its optimizer and target, the new agents continue; a learner with one
-                optimizer for critic and actor continues both.
+            teacher: one agent from which the new agents take over the critic's optimizer state and target network, and
+                the actor's too where both share an optimizer; None: they begin with fresh state.
         """
 
     def bounds(self, generation: int) -> dict[str, tuple[float, float]]:
-        """Return lowest and highest value of tensors in `Population.state` after `generation` generations, by name."""
+        """Return lowest and highest valid value of tensors in `Population.state` after so many generations, by name."""
 
     def plan(self, replay: Replay, agents: int, generation: int) -> LearningPlan | None:
-        """Draw the plan of a generation for `agents` agents; None if the replay holds too little or no step is due."""
+        """Draw the plan of a generation for `agents` agents; None if too little is stored, or no step is configured."""
 
     def learn(
         self, group: Population, plan: LearningPlan, replay: Replay, between_steps: Callable[[], None]
     ) -> LearningResult:
-        """Let agents learn.
+        """Let a group of agents learn for one generation.
 
         Args:
-            group: agents; the learner may write to their tensors.
+            group: the agents; the learner may write to their tensors.
             plan: the plan of exactly these agents, see `LearningPlan.rows`.
-            replay: the buffer with the transitions of the plan.
-            between_steps: called after each optimizer step.
+            replay: the replay buffer from which the plan was drawn.
+            between_steps: called after each gradient step, to report progress.
         """
 
 
@@ -88,14 +88,14 @@ C = TypeVar("C", bound=LearnerConfig)
 
 
 def learner_settings(config: Config, kind: type[C]) -> C:
-    """Return the section `learner`; raise `TypeError` if it is not of the type `kind`."""
+    """Return the configuration's section `learner`; raise `TypeError` if it is not of the type `kind`."""
     if not isinstance(config.learner, kind):
         raise TypeError(f"Settings of learner.algorithm {config.learner.algorithm} are not a {kind.__name__}.")
     return config.learner
 
 
 def setting(group: Population, config: LearnerConfig, name: str) -> float | Tensor:
-    """Return a setting of the learner: if it is a gene, each agent's value, float32 `[agents, 1]`; else a number."""
+    """Return a learner's setting: each agent's value, `[agents, 1]`, if it is in `group.genes`; else a number."""
     gene = group.genes.get(name)
     if gene is not None:
         return gene[:, None]

@@ -1,8 +1,8 @@
-"""Population based training: hyperparameters are inherited and perturbed while all agents learn.
+"""Population based training: agents inherit and perturb hyperparameters (their genes) while all of them learn.
 
 Jaderberg et al. 2017 (arXiv:1711.09846), algorithm 1 and section 4.1.1: truncation selection (the weakest share copies
-weights, learning state and genes of the fittest share), and perturbation of the copied genes. Fitness belongs to the
-weights before learning; the weights after learning are copied.
+weights, learning state and genes of the fittest share), and perturbation of the copied genes. Fitness is that of the
+weights before a generation's learning; copies get the weights after it.
 """
 
 import math
@@ -27,9 +27,9 @@ from eigen_core.learning.population_method import (
 from eigen_core.networks.population import Population
 
 GENES = ("actor_learning_rate", "critic_learning_rate", "gamma", "reward_scale", NOISE_FACTOR)
-"""Settings of the learner of which each agent has its own value, and a factor of its exploration noise."""
+"""Settings of the learner of which each agent has its own value, and a factor on its exploration noise."""
 _LONGEST_HORIZON = 0.9999
-"""Gamma is never perturbed beyond this."""
+"""Highest value that perturbation gives to gamma."""
 
 
 def perturbed(name: str, value: float, factor: float) -> float:
@@ -42,7 +42,7 @@ def _genes(population: Population) -> dict[str, list[float]]:
 
 
 class PbtMethod(PopulationMethod):
-    """Implements `PopulationMethod`. Genes are part of the population's state, float32 `[agents]` each."""
+    """Implements `PopulationMethod`. Genes (see `GENES`) are tensors of `Population.state`, float32 `[agents]` each."""
 
     def __init__(self, config: Config, critic: int, new_agents: NewAgents) -> None:  # noqa: ARG002
         self._config = config
@@ -54,7 +54,7 @@ class PbtMethod(PopulationMethod):
         return {Population.gene_key(name): (0.0, 1.0 if name == "gamma" else math.inf) for name in GENES}
 
     def begin(self, weights: Tensor) -> tuple[Population, MethodState]:
-        """Return agents with the drawn weights; the first has the configured genes, the others perturbed ones."""
+        """Return agents with `weights`; agent 0 has the configured genes, the others have perturbed ones."""
         population = self._new_agents(weights)
         configured = {name: getattr(self._config.learner, name, 1.0) for name in GENES}
         drawn = [configured, *(self._explored(configured, 0, agent) for agent in range(1, population.size))]
@@ -72,7 +72,7 @@ class PbtMethod(PopulationMethod):
         return {name: perturbed(name, value, 1.0 + size * generator.choice((-1, 1))) for name, value in genes.items()}
 
     def breed(self, result: GenerationResult) -> NextPopulation:
-        """Every `evolution.sync_generations` generations, let the weakest copy the fittest."""
+        """Every `evolution.sync_generations` generations, let the weakest copy the fittest; else keep all agents."""
         population = result.population
         parents = list(range(population.size))
         if result.generation % self._evolution.sync_generations == 0:

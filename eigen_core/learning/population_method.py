@@ -1,4 +1,4 @@
-"""Interface of population methods, which breed the next generation."""
+"""Interface of population methods, which decide from which agents, and how, the next generation is made."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,12 +15,12 @@ from eigen_core.networks.population import Population
 
 Number = float | int | None
 NOISE_FACTOR = "noise_factor"
-"""Name of the gene by which an agent's exploration noise is multiplied."""
+"""Name of the gene (`Population.genes`) by which an agent's exploration noise is multiplied."""
 
 
 @dataclass(frozen=True)
 class MethodState:
-    """State of a method besides the agents: tensors, and numbers, which follow from a training run's history."""
+    """State of a population method besides the agents: tensors, and numbers (see `PopulationMethod.numbers`)."""
 
     numbers: Mapping[str, Number] = field(default_factory=dict)
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
@@ -33,9 +33,9 @@ class GenerationResult:
     Attributes:
         population: the agents after learning; methods do not change it.
         fitness: fitness of the agents' weights before learning, float64 `[agents]`.
-        learned: whether any agent has learned.
-        champion: the best agent so far.
-        state: the method's state in this generation.
+        learned: whether any agent has learned in this generation.
+        champion: the agent with the best score of all generations so far.
+        state: the method's state with which this generation began.
     """
 
     generation: int
@@ -47,13 +47,13 @@ class GenerationResult:
 
     @property
     def ranking(self) -> list[int]:
-        """Agents by falling fitness, equal ones by index."""
+        """Indices of the agents by falling fitness, those of equal fitness by index."""
         return sorted(range(self.population.size), key=lambda agent: (-self.fitness[agent], agent))
 
 
 @dataclass(frozen=True)
 class NextPopulation:
-    """The next generation; `statistics`: the method's, for the record of the generation that bred it."""
+    """The next generation; `statistics`: numbers of the method, by name, for the `GenerationRecord` of its parents."""
 
     population: Population
     lineages: tuple[Lineage, ...]
@@ -65,7 +65,7 @@ M = TypeVar("M", bound=EvolutionConfig)
 
 
 def method_settings(config: Config, kind: type[M]) -> M:
-    """Return the section `evolution`; raise `TypeError` if it is not of the type `kind`."""
+    """Return the configuration's section `evolution`; raise `TypeError` if it is not of the type `kind`."""
     if not isinstance(config.evolution, kind):
         raise TypeError(f"Settings of evolution.method {config.evolution.method} are not a {kind.__name__}.")
     return config.evolution
@@ -80,14 +80,14 @@ class NewAgents(Protocol):
 class PopulationMethod(Protocol):
     """Decides which agents the next generation has, which of them learn, and which state they inherit.
 
-    `critic` is the number of critic weights, the first in an agent's row; the rest of the row is its actor.
+    `critic` is the number of critic weights, which come first in an agent's row of weights; the rest are its actor's.
     """
 
     def __init__(self, config: Config, critic: int, new_agents: NewAgents) -> None: ...
 
     @staticmethod
     def learning(config: Config) -> slice:
-        """Return the agents that learn, a consecutive part of the population; by default all.
+        """Return which agents learn by gradients, as a slice of the population; by default all.
 
         Raises:
             InputError: `evolution.learning_agents` does not suit the method and `population.size`.
@@ -96,14 +96,14 @@ class PopulationMethod(Protocol):
 
     @property
     def bounds(self) -> Mapping[str, tuple[float, float]]:
-        """Lowest and highest value of the method's tensors in `MethodState` and `Population.state`, by name."""
+        """Lowest and highest valid value of the method's tensors in `MethodState` and `Population.state`, by name."""
         return {}
 
     def begin(self, weights: Tensor) -> tuple[Population, MethodState]:
-        """Return the first generation and the method's state; `weights`, the initial ones, may be overwritten."""
+        """Return the first generation and the method's state, given the initial `weights`, which may be overwritten."""
 
     def numbers(self, history: Sequence[GenerationRecord]) -> Mapping[str, Number]:  # noqa: ARG002
-        """Return `MethodState.numbers` after the generations in `history`."""
+        """Compute `MethodState.numbers` as they are after the generations in `history`, to resume a run."""
         return {}
 
     def breed(self, result: GenerationResult) -> NextPopulation: ...

@@ -2,9 +2,9 @@
 
 Schulman et al. 2017 (arXiv:1707.06347), algorithm 1 with the clipped objective (equation 7), advantages by Schulman et
 al. 2016 (arXiv:1506.02438). Weights do not change between playing and learning, so log-densities and values are not
-stored while playing, but computed again here. Where observations are normalised, only the first generation plays
-without moments, but learns with the moments of its own episodes: its probability ratios are relative to the actor with
-these moments, not to the policy that played.
+stored while playing, but computed again here. Where observations are normalised by their moments (mean and deviation),
+the first generation plays without moments, but learns with those of its own episodes: its probability ratios are
+relative to the actor with these moments, not to the policy that played.
 """
 
 import math
@@ -35,15 +35,15 @@ _COMPUTED = {"log_prob": Column(torch.float32)}
 
 @dataclass(frozen=True)
 class EpisodePlan:
-    """The episodes that each agent learns from. Implements `LearningPlan`.
+    """The episodes that each agent learns from in a generation. Implements `LearningPlan`.
 
     Attributes:
-        starts: slot in the replay of each episode's first step, int64 `[agents, episodes]`.
-        lengths: steps of each episode, int64 `[agents, episodes]`.
+        starts: index in the replay buffer of each episode's first step, int64 `[agents, episodes]`.
+        lengths: number of steps of each episode, int64 `[agents, episodes]`.
         epochs: passes over the episodes.
-        minibatches: minibatches of an epoch.
-        generation: the generation that learns.
-        first_agent: index of the first agent in the population.
+        minibatches: minibatches of an epoch, each with one optimizer step.
+        generation: number of the generation, from 1.
+        first_agent: index in the population of the first agent of this plan.
     """
 
     starts: NDArray[np.int64]
@@ -68,7 +68,7 @@ class EpisodePlan:
 
 @dataclass(frozen=True)
 class _Minibatch(Generic[Observed]):
-    """Steps to learn from, `[agents, batch]`; steps that are not `counted` are padding."""
+    """Steps of each agent to learn from, `[agents, batch]`; steps where `counted` is false are padding."""
 
     observations: Observed
     actions: Tensor
@@ -79,12 +79,12 @@ class _Minibatch(Generic[Observed]):
     returns: Tensor
 
     def mean(self, values: Tensor) -> Tensor:
-        """Mean over an agent's counted steps, float32 `[agents]`; 0 if it has none."""
+        """Return the mean over each agent's `counted` steps, float32 `[agents]`; 0 if it has none."""
         return (values * self.counted).sum(-1) / self.counted.sum(-1).clamp_min(1)
 
 
 class PpoLearner(BaseLearner[Observed, Encoded]):
-    """Implements `Learner`."""
+    """Implements `Learner` by PPO, on the episodes that the generation has just played."""
 
     settings = PpoConfig
     _learner: PpoConfig
@@ -116,7 +116,7 @@ class PpoLearner(BaseLearner[Observed, Encoded]):
         return Heads(action_values=False, spread="free", initial_log_std=initial_log_std, whole_episodes=True)
 
     def plan(self, replay: Replay, agents: int, generation: int) -> EpisodePlan | None:
-        """Find the newest episodes, which this generation played, in the order of the agents."""
+        """Find the episodes in the replay that this generation played, ordered by agent; None if `epochs` is 0."""
         if self._learner.epochs == 0:
             return None
         episodes, column = agents * self._episodes, self._task.episode_end
@@ -136,7 +136,7 @@ class PpoLearner(BaseLearner[Observed, Encoded]):
     def learn(
         self, group: Population, plan: EpisodePlan, replay: Replay, between_steps: Callable[[], None]
     ) -> LearningResult:
-        """Train a group; an agent whose policy has diverged by more than `kl_limit` stops for this generation."""
+        """Train a group; an agent whose policy diverges by more than `learner.kl_limit` stops for this generation."""
         buffer = self._filled(group, plan, replay)
         agents = range(plan.agents.start, plan.agents.stop)
         generators = [
@@ -158,7 +158,7 @@ class PpoLearner(BaseLearner[Observed, Encoded]):
 
     @torch.no_grad()
     def _filled(self, group: Population, plan: EpisodePlan, replay: Replay) -> TrajectoryBuffer:
-        """Return the buffer with the agents' episodes, their log-densities and values, and their advantages."""
+        """Return the buffer, filled with the group's episodes, the actions' log-densities, values and advantages."""
         device, task, learner = group.weights.device, self._task, self._learner
         if self._buffer is None:
             size = self._config.population.size
@@ -190,7 +190,7 @@ class PpoLearner(BaseLearner[Observed, Encoded]):
         last = task.encode(critic, task.transitions(replay, slots[..., -1], 0).next_observations)
         ends = torch.tensor(plan.lengths.flatten(), device=device)
         column = buffer.column("value", plan.agents)
-        # No `scatter_`: with more than one dimension it makes a GPU wait (see `_leave_out_held`).
+        # No `scatter_`: with more than one dimension it makes a GPU wait (see `trading.environment._leave_out_held`).
         column[ends, torch.arange(len(ends), device=device)] = task.values(critic, last, None)[0].flatten()
         gamma = setting(group, learner, "gamma")
         discount = gamma[:, 0].double().repeat_interleave(self._episodes) if isinstance(gamma, Tensor) else gamma
@@ -201,7 +201,7 @@ class PpoLearner(BaseLearner[Observed, Encoded]):
     def _minibatch(
         self, buffer: TrajectoryBuffer, replay: Replay, slots: Tensor, counted: Tensor
     ) -> _Minibatch[Observed]:
-        """Return the steps in `slots` of the buffer, int64 `[agents, batch]`."""
+        """Return the steps at `slots`, indices in the trajectory buffer, int64 `[agents, batch]`."""
         picked = buffer.pick(slots, "slot", "log_prob", "value", "advantage", "return")
         batch = self._task.transitions(replay, picked.pop("slot"), 0)
         return _Minibatch(batch.observations, batch.actions, counted, *picked.values())
@@ -209,10 +209,10 @@ class PpoLearner(BaseLearner[Observed, Encoded]):
     def _step(
         self, group: Population, batch: _Minibatch[Observed], counts: list[int], learning: list[bool], left: float
     ) -> list[Tensor]:
-        """Take one optimizer step of the agents that are still learning; return `curves`.
+        """Take one optimizer step of the agents that are still learning; return the values of `curves`.
 
-        `counts`, each agent's optimizer steps, and `learning`, whether it still learns, are updated in place. `left`
-        is the annealing factor of the learning rates.
+        `counts`, each agent's optimizer steps, and `learning`, whether it still learns, are updated in place. Learning
+        rates are multiplied by `left`.
         """
         task, learner = self._task, self._learner
         critic_rows = group.weights[:, self._critic].clone().requires_grad_()
@@ -255,9 +255,10 @@ class PpoLearner(BaseLearner[Observed, Encoded]):
         return [curve.masked_fill(idle, torch.nan) for curve in curves]
 
     def _value_loss(self, batch: _Minibatch[Observed], values: Tensor) -> Tensor:
-        """Mean squared error against the returns, float32 `[agents]`.
+        """Return the mean squared error of the values against the returns, float32 `[agents]`.
 
-        With `value_clip` the larger of two errors counts: of the value, or of it kept near the value before learning.
+        With `learner.value_clip` the larger of two errors counts: that of the value, and that of the value clipped to
+        this distance from the value before learning.
         """
         error = (values - batch.returns).square()
         clip = self._learner.value_clip

@@ -27,7 +27,7 @@ from eigen_core.task.replay import Replay
 
 
 class SacLearner(OffPolicyLearner[Observed, Encoded]):
-    """Implements `Learner`."""
+    """Implements `Learner` by soft actor-critic; a temperature is the weight of the entropy in an agent's objective."""
 
     noises = ("next actions", "actions")
     settings = SacConfig
@@ -48,9 +48,9 @@ class SacLearner(OffPolicyLearner[Observed, Encoded]):
         return Heads(critics=2, spread="observed", return_steps=learner_settings(config, SacConfig).n_step)
 
     def new_agents(self, weights: Tensor, teacher: Population | None = None) -> Population:
-        """Return new agents: target critics equal the critics, and the temperature is the initial one.
+        """Return new agents whose target critics equal their critics, with `learner.initial_temperature`.
 
-        With a teacher, the new agents continue with its target critics, optimizer moments and temperature.
+        With a teacher, the new agents take over its target critics, optimizer state and temperature instead.
         """
         new = super().new_agents(weights, teacher)
         if teacher is not None:
@@ -68,7 +68,7 @@ class SacLearner(OffPolicyLearner[Observed, Encoded]):
         return {**super().bounds(generation), "temperature_second_moment": (0.0, math.inf)}
 
     def _step(self, group: Population, replay: Replay, step: StepInputs) -> list[Tensor]:
-        """Take one optimizer step of critics, actor, temperature and targets; return `curves`."""
+        """Step the critics, the actor, the temperature and the target critics; return the values of `curves`."""
         (corrections,), (_, noise) = step.corrections, step.noise
         assert corrections is not None
         temperature = group.state["log_temperature"].exp()
@@ -76,7 +76,7 @@ class SacLearner(OffPolicyLearner[Observed, Encoded]):
         log_probs = torch.zeros_like(fitted.loss)
 
         def actor_loss(batch: int, policy: Policy, values: Callable[[Tensor], Tensor]) -> Tensor:
-            """Return the weighted log-density minus the lower value (equation 9)."""
+            """Return temperature times log-density minus the lower of both critics' values (equation 9)."""
             raw = policy.sample(noise[batch])
             log_prob = policy.log_prob(raw)
             log_probs.add_(log_prob.detach().mean(-1) / len(noise))
@@ -92,9 +92,9 @@ class SacLearner(OffPolicyLearner[Observed, Encoded]):
 
     @torch.no_grad()
     def _td_target(self, group: Population, batch: Transitions[Observed], noise: Sequence[Tensor]) -> Tensor:
-        """Reward plus the discounted soft value of the next observation (equations 2 and 3): `[agents, batch]`.
+        """Return rewards plus the discounted soft value of the next observation (equations 2 and 3): `[agents, batch]`.
 
-        The actor reads the observation through the current critics' encoder, the target critics through their own.
+        The actor reads the observation by the encoder of the current critics, the target critics by a target encoder.
         """
         task = self._task
         own = task.critic_layout.views(group.weights[:, self._critic])
@@ -110,9 +110,9 @@ class SacLearner(OffPolicyLearner[Observed, Encoded]):
         return rewards + discount * soft_values
 
     def _temperature_step(self, group: Population, excess: Tensor, corrections: Tensor) -> None:
-        """Raise the temperature where `excess`, target entropy minus entropy, `[agents]`, is positive (section 5).
+        """Raise the temperature where `excess`, `[agents]`, target entropy minus entropy, is positive, else lower it.
 
-        The loss is linear in the temperature's logarithm, so that a low temperature can still rise.
+        The loss (section 5) is linear in the temperature's logarithm: otherwise a low temperature could hardly rise.
         """
         state = group.state
         adam_update(

@@ -1,7 +1,8 @@
-"""Trajectory buffer of on-policy learners, allocated once: advantages, minibatches, copies in pieces.
+"""Trajectory buffer of on-policy learners: it is allocated once, estimates advantages and deals out minibatches.
 
 The tensors of a buffer are `[steps, agents * trajectories, ...]`, ordered by agent: consecutive agents are a slice of
-the second dimension. A slot is a step of a trajectory: number step * (agents * trajectories) + trajectory.
+the second dimension. A slot is the index of a step of a trajectory in the first two dimensions, flattened: step *
+(agents * trajectories) + trajectory.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +28,7 @@ _STEPS = 128
 _LEAST_DEVIATION = 1e-8
 
 Trajectory = Mapping[str, Tensor]
-"""The columns of one trajectory, each `[steps, ...]`; columns with a final value have one row more."""
+"""The columns of one trajectory, each `[steps, ...]`; `final` columns have one row more, after the last step."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,8 @@ class Minibatches:
     """The steps of each agent, in a random order, cut into minibatches.
 
     Attributes:
-        slots: int64 `[agents, minibatches, batch]`.
-        counted: bool `[agents, minibatches, batch]`; the other slots are padding.
+        slots: indices of steps in the buffer, int64 `[agents, minibatches, batch]`.
+        counted: bool `[agents, minibatches, batch]`; slots where it is false are padding.
     """
 
     slots: Tensor
@@ -51,12 +52,12 @@ class TrajectoryBuffer:
 
     Args:
         steps, trajectories: most steps of a trajectory, and number of trajectories of each agent.
-        columns: columns of a step: `reward`, float32; `terminal`, bool; and any others.
-        final: columns with a row after the last step too: the observations, if a trajectory can be truncated.
-        computed: columns that a learner writes, besides `value`, `advantage` and `return`.
+        columns: tensors stored for each step, by name: `reward`, float32; `terminal`, bool; and any others.
+        final: names of columns with a row after the last step too: the observations, if a trajectory can be truncated.
+        computed: columns that a learner computes and writes, besides `value`, `advantage` and `return`.
 
     Attributes:
-        lengths: steps of each trajectory that are stored, int64 `[agents * trajectories]`, on the host.
+        lengths: number of stored steps of each trajectory, int64 `[agents * trajectories]`, on the host.
 
     Raises:
         MemoryError, torch.OutOfMemoryError: memory is short.
@@ -91,7 +92,7 @@ class TrajectoryBuffer:
         return self._device_lengths.device
 
     def column(self, name: str, agents: slice = ALL_AGENTS) -> Tensor:
-        """Return a view of a column, `[steps, agents * trajectories, ...]`; one row more if it has a final value."""
+        """Return a view of a column, `[steps, agents * trajectories, ...]`; one row more if it is a `final` column."""
         return self._columns[name][:, self._trajectories_of(agents)]
 
     def by_agent(self, name: str, agents: slice = ALL_AGENTS) -> Tensor:
@@ -101,7 +102,7 @@ class TrajectoryBuffer:
 
     @torch.no_grad()
     def write(self, step: int, rows: Mapping[str, Tensor], agents: slice = ALL_AGENTS) -> None:
-        """Store columns of one step, each `[agents * trajectories, ...]`; `ValueError` if one does not fit."""
+        """Store columns of one step, `[agents * trajectories, ...]`; `ValueError` for a wrong name, dtype or shape."""
         part = self._trajectories_of(agents)
         for name, row in rows.items():
             if name not in self._columns:
@@ -114,8 +115,7 @@ class TrajectoryBuffer:
     def finish(self, lengths: NDArray[np.int64], agents: slice = ALL_AGENTS) -> None:
         """Set how many steps of each trajectory are stored, int64 `[agents * trajectories]`.
 
-        Raises:
-            ValueError: a length is out of range, or there is not one for each trajectory.
+        Raises `ValueError` unless there is one number, from 0 to `steps`, for each trajectory.
         """
         part = self._trajectories_of(agents)
         if lengths.shape != self.lengths[part].shape:
@@ -127,12 +127,12 @@ class TrajectoryBuffer:
 
     @torch.no_grad()
     def update(self, trajectories: Sequence[Trajectory], agents: slice = ALL_AGENTS) -> None:
-        """Replace all trajectories of `agents` by these, of any lengths; places left over become empty.
+        """Replace all trajectories of `agents` by these, of any lengths; if these are fewer, the others get length 0.
 
         Floats and integers are converted to the dtypes of the buffer's columns.
 
         Raises:
-            ValueError: no or too many trajectories were given, or one does not fit; nothing has changed.
+            ValueError: there are no or too many trajectories, or the columns of one do not fit; nothing has changed.
         """
         part = self._trajectories_of(agents)
         most = part.stop - part.start
@@ -154,7 +154,7 @@ class TrajectoryBuffer:
         The bits of a trajectory depend neither on other trajectories nor on the number of threads.
 
         Args:
-            discount: gamma, or that of each trajectory, float64 `[agents * trajectories]`.
+            discount: gamma, or one gamma for each trajectory, float64 `[agents * trajectories]`.
             trace_decay: lambda.
         """
         part = self._trajectories_of(agents)
@@ -215,7 +215,7 @@ class TrajectoryBuffer:
         return Minibatches(torch.from_numpy(dealt).to(self._device), torch.from_numpy(counted).to(self._device))
 
     def pick(self, slots: Tensor, *names: str) -> dict[str, Tensor]:
-        """Return the named columns at `slots`, int64 of any shape: `[*slots, ...]`; no names: all but computed ones."""
+        """Return the named columns at `slots`, int64 of any shape: `[*slots, ...]`; no names: all of `columns`."""
         return {name: self._columns[name].flatten(0, 1)[slots] for name in names or self._stored}
 
     def _trajectories_of(self, agents: slice) -> slice:
@@ -264,7 +264,7 @@ class TrajectoryBuffer:
 class HostToDevice:
     """Copies tensors from the host to a device while the device computes, through memory of bounded size.
 
-    Of two pinned pieces of `piece_bytes`, one is filled, in the target's dtype, while the other is sent.
+    It has two pinned buffers of `piece_bytes`: it fills one, in the target's dtype, while it sends the other.
     """
 
     def __init__(self, device: torch.device, piece_bytes: int = _PIECE_BYTES) -> None:
@@ -307,18 +307,18 @@ def _pieces(steps: int) -> Iterator[slice]:
 
 
 def _beyond(lengths: Tensor, piece: slice) -> Tensor:
-    """Return which steps of a piece are beyond a trajectory's length: bool `[steps, trajectories]`."""
+    """Return which steps of the slice `piece` are beyond a trajectory's length: bool `[steps, trajectories]`."""
     return torch.arange(piece.start, piece.stop, device=lengths.device)[:, None] >= lengths
 
 
 def _centred(values: Tensor, lengths: Tensor, mean: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Yield pieces of steps, and their values minus `mean`, 0 beyond a trajectory: float64 `[steps, trajectories]`."""
+    """Yield slices of steps, and their values minus `mean`, 0 beyond a trajectory: float64 `[steps, trajectories]`."""
     for piece in _pieces(len(values)):
         yield piece, values[piece].double().sub_(mean).masked_fill_(_beyond(lengths, piece), 0.0)
 
 
 def _folded(rows: Tensor) -> Tensor:
-    """Return the sum of rows, added by halves; the rows are overwritten."""
+    """Return the sum over the first dimension, added by halves; the memory of `rows` is overwritten."""
     while len(rows) > 1:
         half = (len(rows) + 1) // 2
         rows[: len(rows) - half].add_(rows[half:])
