@@ -1,9 +1,9 @@
 """Actions of agents for each asset, and the choice of actions by predicted outcomes.
 
-An actor of counterfactual learning predicts the gain of each asset at each sale target, and takes the best. An asset
-that is bought is blocked until it is sold, so its predicted gain is compared with a reserve price for the time blocked.
-This price is `selectivity` standard deviations above the mean of the predictions. Evolution moves the selectivity; the
-mean and the standard deviation follow the predictions while the actor learns.
+An actor of counterfactual learning predicts the gain of each alternative, which is an asset with a sale target (gain at
+which it is sold), and takes the best. An asset that is bought is blocked until it is sold, so its predicted gain is
+compared with a reserve price for that time. This price is `selectivity` standard deviations above the mean of each
+asset's best prediction. Evolution moves the selectivity; mean and standard deviation follow the predictions.
 """
 
 import math
@@ -22,13 +22,13 @@ from eigen_core.trading import EPISODE_TIME_VALUES, PORTFOLIO_VALUES
 _SELECTION_SHARPNESS = 30.0
 _SMALLEST_RANGE = 1e-6
 _UP_TO_FULL_SIZE = 5.0
-"""Added to the raw coefficient of a purchase, so that it has nearly its full size."""
+"""Added to the coefficient of an asset to buy, before squashing, so that the position has nearly its full size."""
 _MARGIN_OF_HELD_ASSETS = -9.0
 _WITHIN_THE_BOUNDS = 0.999
 _SATURATED = 20.0
 _START_OF_SELECTIVITY = 0.6
 _FAN_IN_OF_SELECTIVITY = 16
-"""Agents start with a selectivity within a quarter of a standard deviation of `_START_OF_SELECTIVITY`."""
+"""Agents start with a selectivity within 1/sqrt(16), a quarter of a standard deviation, of the start."""
 _START_OF_SPREAD = 0.1
 _RESERVE_RATE = 0.1
 _SMALLEST_SPREAD = 1e-4
@@ -36,18 +36,18 @@ _SMALLEST_SPREAD = 1e-4
 
 @dataclass(frozen=True)
 class AssetActions:
-    """Layout of an asset's action and of its observed portfolio state.
+    """The values of an asset's action, and of what agents observe of their portfolio and of the time.
 
     Attributes:
-        box: bounds of an action's values.
-        portfolio_values: length of an asset's observed portfolio state; 0 if agents do not observe it.
-        time_values: length of the observed time in the episode.
-        preference: returns the logits of a softmax over assets, float32 `[..., assets]`, from actions scaled to their
-            range, float32 `[..., assets, values]`, and the portfolio state, float32 `[..., assets, portfolio values]`,
-            or None if it is not observed.
+        box: bounds of the values of one asset's action.
+        portfolio_values: number of values that agents observe of their position in an asset; 0: they observe none.
+        time_values: number of values that agents observe of the time in the episode; 0: none.
+        preference: returns the logits of a softmax over assets, by which critics select them, float32 `[..., assets]`.
+            Arguments: actions `scaled`, float32 `[..., assets, values]`; the observed positions, float32
+            `[..., assets, portfolio values]`, or None.
         buy: returns actions before squashing, float32 `[..., assets, values]`, that buy the assets not held with the
-            highest positive margins; from `margins` and sale targets as shares of their range, float32 `[..., assets]`
-            each, and the portfolio state. None if the actions do not buy assets.
+            highest positive margins. Arguments: `margins`, and sale targets as shares of their range, float32
+            `[..., assets]` each; the observed positions, or None. None if the task's actions do not buy assets.
     """
 
     box: Box
@@ -61,13 +61,13 @@ class AssetActions:
         return self.box.values
 
     def scaled(self, actions: Tensor) -> Tensor:
-        """Return actions as shares of their range, from 0 to 1; the distance from the lower bound if unbounded."""
+        """Return actions as shares of their range, from 0 to 1; without an upper bound, as distance from the lower."""
         width = (self.box.high - self.box.low).clamp_min(_SMALLEST_RANGE)
         return (actions - self.box.low) / torch.where(width.isinf(), 1.0, width)
 
 
 def market_actions(config: Config, device: torch.device) -> AssetActions:
-    """Return the market task's actions: coefficient, sale target and, if `trading.rank` is `separate`, rank."""
+    """Return the market task's actions: coefficient, sale target, and rank if `trading.rank` is `separate`."""
     # Must precede the first computation, in `Box`.
     compute_reproducibly(config.instructions, device)
     trading, observes = config.trading, config.trading.observe_portfolio
@@ -105,7 +105,7 @@ def _raw_coefficient(coefficient: float, highest: float) -> float:
 
 
 def portfolio_actions(config: Config, device: torch.device) -> AssetActions:
-    """Return the portfolio task's actions: wanted score, and speed, the share of the way to it that a score moves."""
+    """Return the portfolio task's actions: target score (`PortfolioConfig`), and speed, the share of the way to it."""
     # Must precede the first computation, in `Box`.
     compute_reproducibly(config.instructions, device)
     most = config.portfolio.max_score
@@ -123,10 +123,10 @@ def portfolio_actions(config: Config, device: torch.device) -> AssetActions:
 
 @dataclass(frozen=True)
 class ExpectedOutcomes:
-    """Predicted outcomes of each alternative, float32 `[agents, batch, assets, targets]`.
+    """Predicted outcomes of each alternative, float32 `[agents, batch, assets, sale targets]`.
 
     Attributes:
-        rewards: predicted reward of the trade, scaled.
+        rewards: predicted reward of the trade, scaled (`learner.reward_scale`).
         shares: predicted time for which the trade blocks its asset, as a share of the longest holding time.
     """
 
@@ -155,7 +155,7 @@ def expected_outcomes(parameters: Parameters, hidden: Tensor) -> ExpectedOutcome
 
 
 def margins(parameters: Parameters, expected: ExpectedOutcomes) -> Tensor:
-    """Return the excess of each alternative over the reserve price, in standard deviations: float32, as `expected`."""
+    """Return each alternative's excess over the reserve price, in standard deviations; shape as in `expected`."""
     selectivity, mean, log_spread = (
         parameters[f"actor.{name}"][:, :, None, None] for name in ("selectivity", "mean", "log_spread")
     )
@@ -165,10 +165,11 @@ def margins(parameters: Parameters, expected: ExpectedOutcomes) -> Tensor:
 
 @torch.no_grad()
 def update_reserve(parameters: Parameters, expected: ExpectedOutcomes, known: Tensor) -> None:
-    """Move the reserve price's mean and spread, in place, towards those of each asset's best predicted reward.
+    """Move the reserve price's mean and spread, in place, towards those of the assets' best predicted rewards.
 
     Args:
-        known: `Outcomes.known`, bool `[agents, batch, assets]`; predictions for other assets are ignored.
+        parameters: the actors', see `outcome_shapes`.
+        known: `Outcomes.known`, bool `[agents, batch, assets]`; predictions where it is false are ignored.
     """
     best, count = expected.rewards.amax(-1) * known, known.sum((1, 2)).clamp_min(1)
     mean = best.sum(-1).sum(-1) / count

@@ -1,4 +1,4 @@
-"""Networks of a group of agents: over the assets of a panel, and over vectors of observations."""
+"""Networks of a group of agents: over the symbols of a panel (its columns, assets first), and over observed vectors."""
 
 from typing import NamedTuple
 
@@ -47,8 +47,8 @@ class MarketEmbedding(NamedTuple):
     """Embeddings of the market on some days.
 
     Attributes:
-        assets: embeddings of the tradable columns, float32 `[agents, days, assets, embedding]`.
-        context: all columns pooled by the learned queries, float32 `[agents, days, queries * embedding]`.
+        assets: embedding of each asset, float32 `[agents, days, assets, embedding]`.
+        context: embeddings of all symbols pooled by learned queries, float32 `[agents, days, queries * embedding]`.
         tradable: bool `[agents or 1, days, assets]`, whether the asset has a price on the day.
     """
 
@@ -60,29 +60,29 @@ class MarketEmbedding(NamedTuple):
         return MarketEmbedding(self.assets.detach(), self.context.detach(), self.tradable)
 
     def split(self, rows: slice, agents: int) -> "MarketEmbedding":
-        """Split the days `rows` of an embedding of one agent evenly among `agents` agents, as views."""
+        """Divide the days `rows` of this embedding, of one agent, evenly among `agents` agents, as a view."""
         return MarketEmbedding(*(part[0, rows].view(agents, -1, *part.shape[2:]) for part in self))
 
     def put(self, agents: slice, first: int, days: "MarketEmbedding") -> None:
-        """Overwrite days of some agents, from index `first` on, with `days`."""
+        """Overwrite the days from index `first` on of the slice `agents` with `days`."""
         for part, new in zip(self, days, strict=True):
             part[agents, first : first + new.shape[1]] = new
 
     def picked(self, days: Tensor) -> "MarketEmbedding":
-        """Select days of an embedding of one agent by their indices, int64 `[agents, days]`, for each agent its own."""
+        """Return for each agent the days of this embedding, of one agent, at its indices, int64 `[agents, days]`."""
         return MarketEmbedding(
             *(part[0].index_select(0, days.flatten()).view(*days.shape, *part.shape[2:]) for part in self)
         )
 
 
 class AgentNetwork:
-    """Encoder, pooling over columns, actor and critics for a group of agents; weights are rows `[agents, parameters]`.
+    """Encoder, pooling over symbols, actor and critics of a group of agents; methods get named views of their weights.
 
     Actor and critics share the encoder; the critics' loss trains it, and the actor reads its embeddings without a
     gradient (as in Yarats et al. 2021, "Improving sample efficiency in model-free RL from images", section 5). Weights
     are shared across assets, so the number of parameters does not depend on the number of assets.
 
-    `actions` default to those of the task `market`.
+    `actions`: None: those of the task `market`.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class AgentNetwork:
 
     @property
     def layouts(self) -> tuple[ParameterLayout, ParameterLayout]:
-        """Layouts of critic and actor, in the order of a row."""
+        """Layouts of critic and actor, in their order in an agent's row of weights."""
         return self.critic_layout, self.actor_layout
 
     @property
@@ -171,7 +171,7 @@ class AgentNetwork:
         return self._embedding(parameters, embeddings, self._valid[first_day : first_day + days][None])
 
     def empty_embedding(self, days: int) -> MarketEmbedding:
-        """Return an uninitialised embedding of `days` days."""
+        """Return an uninitialised embedding of one agent and `days` days."""
         network, device = self._network, self._valid.device
         return MarketEmbedding(
             torch.empty((1, days, self.assets, network.embedding), device=device),
@@ -180,14 +180,14 @@ class AgentNetwork:
         )
 
     def encoded_at_once(self, agents: int, days: int, steps: int) -> tuple[int, int]:
-        """Return how many agents and days to encode at a time for episodes of `steps` steps."""
+        """Return how many of `agents` agents and of `days` days to encode at a time, for episodes of `steps` steps."""
         day_bytes = SINGLE * self._valid.shape[1] * self._network.channels
         return encoded_at_once(agents, days, day_bytes, self._valid.device.type, steps, self.days_before)
 
     def encode_days(
         self, parameters: Parameters, days: Tensor, first_day: FirstDay, block_days: int
     ) -> MarketEmbedding:
-        """Encode each agent's days, int64 `[agents, batch]`, all different and in the block from `first_day` on."""
+        """Encode days, int64 `[agents, batch]`, different ones for an agent, among `block_days` from `first_day` on."""
         embeddings = self._encoder.encode_days(parameters, days, first_day, block_days)
         return self._embedding(parameters, embeddings, self._valid[days])
 
@@ -203,15 +203,15 @@ class AgentNetwork:
     def prepare_actor(self, parameters: Parameters, market: MarketEmbedding, episode_time: Tensor) -> Tensor:
         """Compute the part of the actor that does not depend on the portfolio, for all days of an episode at once.
 
-        `episode_time` is float32 `[..., days, 2]`, the result float32 `[agents, days, assets, width]`.
+        `episode_time` is float32 `[..., days, time values]`, the result float32 `[agents, days, assets, width]`.
         """
         shared = linear(parameters, "actor.context", self._with_time(market.context, episode_time))
         return linear(parameters, "actor.asset", market.assets) + shared[:, :, None]
 
     def policy(self, parameters: Parameters, prepared: Tensor, portfolio: Tensor | None) -> SquashedGaussian:
-        """Policy for portfolios, float32 `[agents, days, assets, portfolio values]`, or None if they are not observed.
+        """Return the policy, given `prepare_actor`'s result; actions are float32 `[agents, days, assets, values]`.
 
-        Actions are float32 `[agents, days, assets, values]` in natural units.
+        `portfolio` is float32 `[agents, days, assets, portfolio values]`; None: agents do not observe it.
         """
         if self._heads.outcomes:
             margin, setting = margins(parameters, self.expected(parameters, prepared)).max(dim=-1)
@@ -236,10 +236,10 @@ class AgentNetwork:
         episode_time: Tensor,
         actions: Tensor | None,
     ) -> Tensor:
-        """Values of actions, float32 `[agents, batch, assets, values]`, by each critic: `[critics, agents, batch]`.
+        """Return each critic's value, `[critics, agents, batch]`, of actions `[agents, batch, assets, values]`.
 
-        The assets are pooled twice: by their mean, and by a soft selection of the assets that the actions
-        prefer. Without actions they are pooled by their mean alone.
+        The assets are pooled twice: by their mean, and by a softmax of `AssetActions.preference`, which selects those
+        that the actions would buy. Without actions they are pooled by their mean alone.
         """
         parts, tradable = [market.assets], market.tradable
         even = tradable.to(market.assets.dtype).expand(*market.assets.shape[:-1])
@@ -265,10 +265,7 @@ class AgentNetwork:
 
 
 class MlpNetwork:
-    """Multilayer perceptrons over vectors of observations, for a group of agents; weights are rows.
-
-    Actor and critics share no layers; a ReLU follows each hidden layer.
-    """
+    """Multilayer perceptrons over vectors of observations, for a group of agents: actor and critics share no layers."""
 
     def __init__(self, observation_values: int, box: Box, network: NetworkConfig, heads: Heads) -> None:
         self._layers, width = network.head_layers, network.head_width
@@ -289,14 +286,14 @@ class MlpNetwork:
         self.actor_layout = ParameterLayout.of([*actor, *last], network)
 
     def policy(self, parameters: Parameters, observations: Tensor) -> Policy:
-        """Return the policy for observations, float32 `[agents, ..., values]`."""
+        """Return the policy for observations, float32 `[agents, ..., observation values]`."""
         hidden = self._hidden(parameters, "actor", observations)
         if isinstance(self.box, Choices):
             return Categorical(linear(parameters, "actor.action", hidden))
         return policy_of(parameters, "actor.action", hidden, self.box, self._heads)
 
     def values(self, parameters: Parameters, observations: Tensor, actions: Tensor | None) -> Tensor:
-        """Return the values of actions in natural units, or of observations alone, `[critics, agents, batch]`."""
+        """Return the critics' values, `[critics, agents, batch]`, of actions (in the task's units) or observations."""
         inputs = observations
         if actions is not None:
             inputs = torch.cat([observations, (actions - self._middle) * self._per_half_range], dim=-1)
@@ -318,6 +315,6 @@ class MlpNetwork:
 
 
 def _softmax(scores: Tensor) -> Tensor:
-    """Softmax over the last dimension, by hand: the rounding of torch's backward pass depends on threads."""
+    """Softmax over the last dimension, by hand: rounding in torch's backward pass depends on the number of threads."""
     powers = (scores - scores.detach().amax(-1, keepdim=True)).exp_()
     return powers / powers.sum(-1, keepdim=True)

@@ -1,6 +1,6 @@
-"""Encoders: from the window that ends on a day to one embedding per column.
+"""Encoders turn the window of days that ends on a day into one embedding of each symbol (column of the panel).
 
-All days of a block are encoded in one pass, with the same bits as if each window were encoded by itself.
+All days of a block (consecutive days) are encoded in one pass, with the bits of encoding each window by itself.
 """
 
 from typing import ClassVar, Protocol, cast
@@ -13,33 +13,33 @@ from eigen_core.config.registry import ENCODERS, load_class
 from eigen_core.networks.layout import Parameters, ParameterShape, linear, linear_shapes
 
 FirstDay = int | Tensor
-"""First day of a block: a number, or an int64 scalar on a device, which so selects days without the host."""
+"""Index of the first day of a block; as an int64 scalar tensor, so that a CUDA graph can be replayed for any block."""
 
 
 class Encoder(Protocol):
-    """Turns days of the market into embeddings.
+    """Turns days of the market into embeddings of its symbols.
 
     Args:
-        features: float32 `[days, columns, features]` on the device.
-        training_days: number of training days, the first ones; only they may normalise features.
-        window: days that an embedding may depend on, its own included.
+        features: float32 `[days, symbols, features]` on the device.
+        training_days: number of training days, which come first; normalisation may use no others.
+        window: number of days that an embedding may depend on, its own day and those before.
         config: settings of the network.
     """
 
     block_bound: ClassVar[bool]
-    """Whether the days of a batch must come from one block, which is encoded as a whole."""
+    """Whether the days of a batch must come from one block of days, which the encoder computes as a whole."""
 
     def __init__(self, features: Tensor, training_days: int, window: int, config: NetworkConfig) -> None: ...
 
     @property
     def shapes(self) -> list[ParameterShape]:
-        """Parameters of one agent's encoder."""
+        """Names and shapes of the parameters of one agent's encoder."""
 
     def encode_block(self, parameters: Parameters, first_day: int, days: int) -> Tensor:
-        """Return the embeddings of consecutive days: float32 `[agents, days, columns, embedding]`."""
+        """Return the embeddings of consecutive days: float32 `[agents, days, symbols, embedding]`."""
 
     def encode_days(self, parameters: Parameters, days: Tensor, first_day: FirstDay, block_days: int) -> Tensor:
-        """Return the embeddings of each agent's days, int64 `[agents, batch]`, all in the block from `first_day` on."""
+        """Return the embeddings of days, int64 `[agents, batch]`, all in the `block_days` days from `first_day` on."""
 
 
 def encoder_class(config: NetworkConfig) -> type[Encoder]:
@@ -47,7 +47,7 @@ def encoder_class(config: NetworkConfig) -> type[Encoder]:
 
 
 def _moving_means(features: Tensor, length: int) -> Tensor:
-    """Return for each day the mean of the last `length` days; days before the first count as zero.
+    """Return for each day the mean of the `length` days that end with it; days before the first count as zero.
 
     Sums of 1, 2, 4, ... days are joined by the binary digits of `length`, so that each mean adds the same days in the
     same order wherever its window lies.
@@ -74,7 +74,7 @@ def _moving_means(features: Tensor, length: int) -> Tensor:
 
 
 class FilterBankEncoder:
-    """Implements `Encoder`: causal moving means, computed once over the panel, then a small network per column."""
+    """Implements `Encoder`: moving means of past days, computed once over the panel, then an MLP for each symbol."""
 
     block_bound: ClassVar[bool] = False
 

@@ -1,4 +1,4 @@
-"""Parameters of agents as rows of a bank `[agents, parameters]`, and products of stacked matrices."""
+"""Parameters of agents as rows of one tensor (a bank), `[agents, parameters]`, and products of stacked matrices."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,17 +13,17 @@ from torch import Tensor
 from eigen_core.config import NetworkConfig
 
 Parameters = Mapping[str, Tensor]
-"""Named views into a bank: each `[agents, *shape]`."""
+"""The parameters of some agents by name, each `[agents, *shape]` (`ParameterLayout.views`)."""
 
 
 @dataclass(frozen=True)
 class ParameterShape:
-    """One parameter of an agent.
+    """Name, shape and initial values of one parameter (a weight or bias of a layer) of an agent.
 
     Attributes:
         name: unique in a layout.
         shape: shape for a single agent.
-        fan_in: inputs of the unit; initial values are uniform in +-1/sqrt(fan_in) around `start`. 0: all are `start`.
+        fan_in: inputs of a unit; initial values are uniform in +-1/sqrt(fan_in) around `start`. 0: all are `start`.
         start: middle of the initial values.
     """
 
@@ -38,7 +38,7 @@ class ParameterShape:
 
     @property
     def is_matrix(self) -> bool:
-        """Whether matrix products use it: not a bias, nor the weight of a single output (see `linear`)."""
+        """Whether it enters matrix products; a bias does not, nor does the weight of a single output (see `linear`)."""
         return len(self.shape) == 2 and self.shape[1] > 1
 
     def initial_values(self, generator: np.random.Generator) -> NDArray[np.float64]:
@@ -48,7 +48,7 @@ class ParameterShape:
 
 
 def linear_shapes(name: str, inputs: int, outputs: int) -> list[ParameterShape]:
-    """Return weight `[inputs, outputs]` and bias `[outputs]` of a linear layer."""
+    """Return the shapes of the weight `[inputs, outputs]` and the bias `[outputs]` of the linear layer `name`."""
     return [
         ParameterShape(f"{name}.weight", (inputs, outputs), inputs),
         ParameterShape(f"{name}.bias", (outputs,), inputs),
@@ -57,10 +57,10 @@ def linear_shapes(name: str, inputs: int, outputs: int) -> list[ParameterShape]:
 
 @dataclass(frozen=True)
 class ParameterLayout:
-    """The order of an agent's parameters inside a row of the bank.
+    """The order of an agent's parameters in its row of weights.
 
     Attributes:
-        shapes: the parameters.
+        shapes: the parameters, in this order.
         precision: dtype of the matrices in `views`, and of products with them; None: the dtype of the rows.
     """
 
@@ -76,7 +76,7 @@ class ParameterLayout:
         return sum(shape.size for shape in self.shapes)
 
     def views(self, rows: Tensor) -> dict[str, Tensor]:
-        """Split rows `[agents, size]` into named views; one split, so its backward pass is one concatenation."""
+        """Split rows `[agents, size]` into named parameters; it is one split, so its backward pass is one `cat`."""
         parts = torch.split(rows, [shape.size for shape in self.shapes], dim=1)
         precision = self.precision or rows.dtype
         return {
@@ -85,7 +85,7 @@ class ParameterLayout:
         }
 
     def initial_row(self, generator: np.random.Generator) -> NDArray[np.float32]:
-        """Draw one agent's values `[size]`, uniform in +-1/sqrt(fan_in) (LeCun et al. 1998, "Efficient BackProp")."""
+        """Draw one agent's initial row, `[size]` (LeCun et al. 1998, "Efficient BackProp"; see `ParameterShape`)."""
         return np.concatenate([shape.initial_values(generator) for shape in self.shapes]).astype(np.float32)
 
 
@@ -94,8 +94,8 @@ def linear(parameters: Parameters, name: str, inputs: Tensor, *, rectified: bool
 
     With `rectified` negative outputs become 0 (ReLU).
 
-    A single output is an elementwise product and a sum, not a matrix product: in kernels for matrices of width one, the
-    order of sums depends on the shape of the whole bank.
+    A layer with a single output is an elementwise product and a sum, not a matrix product: in kernels for matrices of
+    width one, the order of sums depends on the number of agents.
     """
     weight, bias = parameters[f"{name}.weight"], parameters[f"{name}.bias"]
     rows = inputs.flatten(1, -2)
@@ -126,17 +126,17 @@ _ROWS_OF_A_PIECE, _MATRICES_IN_PIECES = 256, 64
 
 
 def padded_outputs(outputs: int) -> int:
-    """Return how many outputs a product computes, padding with zeros included."""
+    """Return how many outputs a matrix product computes for a layer's `outputs`, padding with zeros included."""
     return max(outputs + -outputs % _OUTPUTS_AT_A_TIME, _FEWEST_OUTPUTS)
 
 
 def padded_inputs(inputs: int) -> int:
-    """Return how many inputs a product reads, padding with zeros included."""
+    """Return how many inputs a matrix product reads for a layer's `inputs`, padding with zeros included."""
     return _INPUTS_OF_ONE if inputs == 1 else inputs
 
 
 def _stacked_product(rows: Tensor, weight: Tensor) -> Tensor:
-    """Multiply each agent's rows `[agents, rows, in]` by its matrix `[agents, in, out]` in the matrix's type.
+    """Multiply each agent's rows `[agents, rows, in]` by its matrix `[agents, in, out]` in the dtype of the matrix.
 
     The bits of a row must not depend on other rows or agents, or on the number of threads. With fewer than a dozen
     rows, or with outputs that do not fill a vector of eight, the rounding of torch's kernels depends on their number,
@@ -160,7 +160,7 @@ def pooled(shares: Tensor, values: Tensor) -> Tensor:
 
 
 def split_product(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """Return factors of a product whose bits do not depend on the number of threads; `join_product` joins the result.
+    """Return factors for `torch.bmm` with bits that do not depend on the number of threads; see `join_product`.
 
     MKL divides the rows of a single product among threads, and rounds differently where a thread has few rows: 31 rows
     from three threads on, 63 from 16, 127 from 32. It does not divide the products of a batch, unless there are three
@@ -179,14 +179,14 @@ def split_product(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def join_product(found: Tensor, agents: int, rows: int) -> Tensor:
-    """Return the product `[agents, rows, out]`, given that of the factors from `split_product`."""
+    """Return the product `[agents, rows, out]`, given `found`, the `torch.bmm` of the factors from `split_product`."""
     if found.shape[1] != rows:
         return found.view(1, rows, -1)
     return found[:1] if len(found) > agents else found
 
 
 class _SingleProduct(torch.autograd.Function):
-    """The product of a single pair of matrices by `split_product`, as are the products in its gradients."""
+    """The product of a single pair of matrices by `split_product`, which also computes its gradients."""
 
     @staticmethod
     def forward(ctx: Any, left: Tensor, right: Tensor) -> Tensor:  # noqa: ANN401 - torch's context
@@ -217,7 +217,7 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
-    """Multiply stacked matrices in the type of `right`; where that is bfloat16, return float32."""
+    """Multiply stacked matrices in the dtype of `right`, but return float32 where that is bfloat16."""
     if right.dtype != torch.bfloat16:
         return _product(left, right)
     left = left.to(right.dtype)
@@ -232,11 +232,11 @@ def _sums_rows_in_pieces(left: Tensor) -> bool:
 
 
 def _add_product_in_pieces(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add the float32 product `[agents, inputs, rows] x [agents, rows, outputs]`, summed over pieces of rows.
+    """Add the float32 product `[agents, inputs, rows] x [agents, rows, outputs]` to `total`, in pieces of rows.
 
     The gradient of a small weight is a sum over very many rows. cuBLAS gives each agent one block of threads for it, so
-    that only 16 of the 132 multiprocessors of an H200 compute. Pieces occupy all of them. Each agent's pieces are one
-    call, since the pieces of all agents form a batch only where they lie together in memory.
+    with 16 agents only 16 of the 132 multiprocessors of an H200 compute. Pieces occupy all of them. Each agent's pieces
+    are one call, since the pieces of all agents form a batch only where they lie together in memory.
     """
     pieces, last = divmod(left.shape[2], _ROWS_OF_A_PIECE)
     whole = pieces * _ROWS_OF_A_PIECE
@@ -251,10 +251,7 @@ def _add_product_in_pieces(total: Tensor, left: Tensor, right: Tensor) -> None:
 
 
 def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add the float32 product of stacked matrices to `total` in place, with the bits of `split_product`.
-
-    A GPU sums many rows in pieces.
-    """
+    """Add the float32 product of stacked matrices to `total` in place, by `split_product` or, on a GPU, in pieces."""
     if _sums_rows_in_pieces(left):
         _add_product_in_pieces(total, left, right)
         return

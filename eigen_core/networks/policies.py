@@ -16,7 +16,7 @@ from eigen_core.networks.layout import Parameters, ParameterShape, linear, linea
 
 @dataclass(frozen=True)
 class Heads:
-    """Description of the networks that a learner needs; a task builds them.
+    """What a learner needs of the networks and transitions that a task provides.
 
     Attributes:
         critics: number of critics.
@@ -24,9 +24,9 @@ class Heads:
         spread: where the logarithm of the actor's standard deviation comes from. `none`: the actor is deterministic;
             `free`: one parameter for each value of an action; `observed`: outputs of the actor.
         initial_log_std: initial value of the parameters of `free`.
-        whole_episodes: a batch mixes steps of whole episodes; it is not from one block, drawn by a task's sampler.
-        outcomes: number of settings of a candidate whose outcomes the actor predicts (`KnownOutcomes`); 0: none.
-        return_steps: most steps of an episode that a transition spans.
+        whole_episodes: true: a batch mixes steps of whole episodes; false: a `BatchSampler` draws it from one block.
+        return_steps: most steps of an episode that a transition spans (n-step returns).
+        outcomes: for how many settings (sale targets) of an asset the actor predicts outcomes; 0: it predicts none.
     """
 
     critics: Literal[0, 1, 2] = 1
@@ -42,31 +42,31 @@ _LOWEST_LOG_STD, _HIGHEST_LOG_STD = -20.0, 2.0
 
 
 class SampledActions(NamedTuple):
-    """Actions in natural units, float32 `[agents, ..., *action]`, and in the form that `Policy.log_prob` reads."""
+    """Actions in the task's units, float32 `[agents, ..., *action]`, and `stored`, the form that `log_prob` reads."""
 
     actions: Tensor
     stored: Tensor
 
 
 class Policy(Protocol):
-    """A distribution over actions for each observation; `[agents, batch, *action]` throughout."""
+    """A distribution over actions for each observation; actions are float32 `[agents, batch, *action]`."""
 
     @property
     def mode(self) -> Tensor:
-        """Actions without noise, in natural units."""
+        """Actions without noise, in the task's units (natural units)."""
 
     def play(self, noise: Tensor | None) -> SampledActions:
         """Return actions; `noise`, `[agents, count, *action]`, is for the first `count` observations, others get none.
 
-        An action without noise is the mode. The noise is standard normal for a stochastic policy, and in fractions of
-        an action's range for a deterministic one.
+        An action without noise is the mode. For a stochastic policy the noise is standard normal numbers, for a
+        deterministic one it is added to actions, in fractions of an action's range.
         """
 
     def sample(self, noise: Tensor) -> Tensor:
-        """Draw actions by standard normal noise, in their stored form; differentiable where the policy is."""
+        """Draw actions (`SampledActions.stored`) from standard normal noise; a Gaussian policy's have a gradient."""
 
     def log_prob(self, stored: Tensor) -> Tensor:
-        """Return the log-density of stored actions: float32 `[agents, batch]`."""
+        """Return the log-density of actions (`SampledActions.stored`): float32 `[agents, batch]`."""
 
     @property
     def entropy(self) -> Tensor:
@@ -84,11 +84,11 @@ class Box:
         high: upper bound of each value; may be infinite.
         device: device on which actions are computed.
         steepness: 0.5 gives the logistic function, 1 gives tanh.
-        initial: action of zero weights, as a fraction of each value's range; None: the middle.
+        initial: action of an actor with weights of 0, as a fraction of each value's range; None: the middle.
 
     Attributes:
         low, high, initial: float32 `[values]`.
-        offset: added to an actor's outputs before squashing, float32 `[values]`; None: nothing.
+        offset: added to an actor's outputs before squashing, so that they begin at `initial`: `[values]`; None: 0.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Box:
         self.offset = self.raw(2.0 * fractions - 1.0).float().to(device) if bool((fractions != 0.5).any()) else None
 
     def actions(self, raw: Tensor) -> Tensor:
-        """Squash numbers `[..., values]` to actions in natural units."""
+        """Squash numbers `[..., values]` to actions between the bounds."""
         # By way of tanh, whose bits do not depend on where a value lies in its tensor.
         actions = self.low + self._range * (0.5 + 0.5 * torch.tanh(self._steepness * raw))
         if self._unbounded is None:
@@ -120,15 +120,15 @@ class Box:
         return torch.where(self._unbounded, self.low + softplus, actions)
 
     def fractions(self, actions: Tensor) -> Tensor:
-        """Return actions as fractions of their range, from 0 to 1; the distance from `low` if unbounded."""
+        """Return actions as fractions of their range, from 0 to 1; as distances from `low` where `high` is infinite."""
         return (actions - self.low) / self._range
 
     def raw(self, fractions: Tensor) -> Tensor:
-        """Invert squashing: return the numbers for actions scaled to -1 to 1, both excluded."""
+        """Invert squashing: return the numbers that become actions scaled to the open interval (-1, 1)."""
         return (torch.log1p(fractions) - torch.log1p(-fractions)) / (2.0 * self._steepness)
 
     def log_slope(self, raw: Tensor) -> Tensor:
-        """Return log |dy/dx| where y is the action of x scaled to [-1, 1], or in natural units if it is unbounded.
+        """Return log |dy/dx|, where y is the action of x, scaled to [-1, 1] unless `high` is infinite.
 
         1 - tanh(u)^2 = 4 exp(-2|u|) / (1 + exp(-2|u|))^2, whose logarithm is exact where tanh has become 1.
         """
@@ -140,12 +140,12 @@ class Box:
         return torch.where(self._unbounded, logistic, slope)
 
     def explore(self, actions: Tensor, noise: Tensor) -> Tensor:
-        """Add noise, in fractions of an action's range (of 1 if unbounded), and keep the actions in their bounds."""
+        """Add noise, in fractions of the range (of 1 where `high` is infinite), and clip actions to their bounds."""
         return torch.clamp(actions + noise * self._range, self.low, self.high)
 
 
 class Choices(Box):
-    """Discrete actions: a choice is a one-hot vector."""
+    """Discrete actions: one of `count` choices, as a one-hot vector."""
 
     def __init__(self, count: int, device: torch.device) -> None:
         super().__init__([0.0] * count, [1.0] * count, device)
@@ -153,7 +153,7 @@ class Choices(Box):
 
 @dataclass(frozen=True)
 class SquashedGaussian:
-    """Implements `Policy`: normal numbers that are squashed between the bounds of a box.
+    """Implements `Policy`: normally distributed numbers that are squashed between the bounds of a box.
 
     Haarnoja et al. 2018 (arXiv:1812.05905), appendix C. Densities are of actions scaled to [-1, 1].
 
@@ -188,7 +188,7 @@ class SquashedGaussian:
         return self.mean + torch.exp(self._spread) * noise
 
     def log_prob(self, stored: Tensor) -> Tensor:
-        """Log-density of actions, summed over an action's values; `stored` are the numbers before squashing."""
+        """Return the log-density summed over an action's values; `stored` are the numbers before squashing."""
         spread = self._spread
         score = (stored - self.mean) * torch.exp(-spread)
         normal = -0.5 * score * score - spread - 0.5 * math.log(2.0 * math.pi)
@@ -196,19 +196,19 @@ class SquashedGaussian:
 
     @property
     def entropy(self) -> Tensor:
-        """Entropy before squashing, summed over an action's values; that of squashed actions has no closed form."""
+        """Entropy before squashing, summed over an action's values; for squashed actions there is no closed form."""
         return (self._spread + 0.5 * math.log(2.0 * math.pi * math.e)).flatten(2).sum(-1)
 
     @property
     def _spread(self) -> Tensor:
         if self.log_std is None:
-            raise ValueError("A deterministic policy (Heads.spread none) has no density and draws no samples.")
+            raise ValueError("A deterministic policy (Heads.spread is none) has no log_prob, entropy or sample.")
         return self.log_std
 
 
 @dataclass(frozen=True)
 class Categorical:
-    """Implements `Policy`: one of several choices, see `Choices`.
+    """Implements `Policy` for discrete actions (`Choices`): a softmax of logits.
 
     Attributes:
         logits: float32 `[agents, batch, ..., choices]`.
@@ -227,10 +227,10 @@ class Categorical:
         return SampledActions(chosen, chosen)
 
     def sample(self, noise: Tensor) -> Tensor:
-        """Return the choice whose logit plus noise is highest, which draws each choice with its probability.
+        """Return the choice with the highest sum of logit and Gumbel noise, which draws each with its probability.
 
-        Standard normal noise becomes Gumbel noise by way of its distribution function (Gumbel 1954, "Statistical theory
-        of extreme values", section 5). There is no gradient.
+        The distribution function turns standard normal `noise` into Gumbel noise (Gumbel 1954, "Statistical theory of
+        extreme values", section 5). There is no gradient.
         """
         gumbel = -torch.log(-torch.special.log_ndtr(noise.double()))
         return _one_hot(self.logits + gumbel)
@@ -251,7 +251,7 @@ class Categorical:
 
 
 def _continued(first: Tensor, whole: Tensor) -> Tensor:
-    """Return `whole` with its beginning replaced by `first`; `[agents, batch, ...]` each."""
+    """Return `whole`, `[agents, batch, ...]`, with the first ones of the batch replaced by `first`."""
     count = first.shape[1]
     return torch.cat([first, whole[:, count:]], dim=1) if count < whole.shape[1] else first
 
@@ -261,7 +261,7 @@ def _one_hot(scores: Tensor) -> Tensor:
 
 
 def action_shapes(name: str, inputs: int, box: Box, heads: Heads) -> list[ParameterShape]:
-    """Return the parameters of the last layer of a Gaussian actor."""
+    """Return the shapes of the parameters of a Gaussian actor's last layer, called `name`."""
     outputs = 2 * box.values if heads.spread == "observed" else box.values
     shapes = linear_shapes(name, inputs, outputs)
     if heads.spread == "free":
@@ -270,7 +270,7 @@ def action_shapes(name: str, inputs: int, box: Box, heads: Heads) -> list[Parame
 
 
 def policy_of(parameters: Parameters, name: str, hidden: Tensor, box: Box, heads: Heads) -> SquashedGaussian:
-    """Return the policy of a Gaussian actor whose last layer is `name`, for float32 `[agents, ..., inputs]`."""
+    """Return the policy of a Gaussian actor, given the input of its last layer, `name`: `[agents, ..., inputs]`."""
     outputs = linear(parameters, name, hidden)
     if heads.spread == "none":
         return SquashedGaussian(outputs if box.offset is None else outputs + box.offset, None, box)

@@ -1,4 +1,4 @@
-"""The population: weights and learning state of all agents as stacked tensors."""
+"""The population: weights and learning state of agents as stacked tensors, one row for each agent."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ _GENE = "gene_"
 
 @dataclass(frozen=True)
 class Population:
-    """Weights and learning state of agents; a row is an agent.
+    """Weights and learning state of all agents or of a group; a row of each tensor belongs to one agent.
 
     Attributes:
-        weights: float32 `[agents, parameters]`.
-        state: the learner's tensors of each agent (targets, moments, counts), by name; each `[agents, ...]`.
+        weights: float32 `[agents, parameters]`, the critic's parameters first.
+        state: the learner's tensors (target networks, moments, step counts) and genes, by name; each `[agents, ...]`.
     """
 
     weights: Tensor
@@ -42,7 +42,7 @@ class Population:
 
     @property
     def genes(self) -> dict[str, Tensor]:
-        """Settings that differ from agent to agent, float32 `[agents]` each, by name."""
+        """Genes: settings of the learner of which each agent has its own value, float32 `[agents]` each, by name."""
         return {name.removeprefix(_GENE): held for name, held in self.state.items() if name.startswith(_GENE)}
 
     @classmethod
@@ -56,12 +56,12 @@ class Population:
 
     @classmethod
     def joined(cls, parts: "Sequence[Population]") -> "Population":
-        """Return the agents of all parts one after another; tensors are copied."""
+        """Return the agents of all `parts`, one part after another; tensors are copied."""
         state = {name: torch.cat([part.state[name] for part in parts]) for name in parts[0].state}
         return cls(torch.cat([part.weights for part in parts]), state)
 
     def with_weights(self, weights: Tensor) -> "Population":
-        """Return agents with these weights, float32 `[agents, parameters]`; all get the state of this single agent."""
+        """Return agents with `weights`, `[agents, parameters]`; each gets the state of the one agent in `self`."""
         repeated = {name: held.repeat(len(weights), *[1] * (held.dim() - 1)) for name, held in self.state.items()}
         return Population(weights, repeated)
 
@@ -72,7 +72,7 @@ class Population:
         )
 
     def put(self, agents: slice, others: "Population") -> None:
-        """Overwrite consecutive agents with `others`."""
+        """Overwrite the slice `agents` with the agents in `others`."""
         for name, tensor in self.tensors().items():
             tensor[agents] = others.tensors()[name]
 

@@ -1,7 +1,7 @@
 """The encoder `tcn`: dilated causal convolutions of width 2 with residual connections.
 
 The backward pass is written by hand: it computes the forward pass again, reuses its memory, and adds up products in
-place.
+place. Columns are the symbols of the panel; a block is a number of consecutive days.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ from eigen_core.networks.layout import (
 
 
 def receptive_dilations(window: int) -> tuple[int, ...]:
-    """Dilations of convolutions of width 2 that see exactly `window` days: powers of two, then what is left."""
+    """Return dilations of convolutions of width 2 that see exactly `window` days: powers of two, then the rest."""
     dilations, left, power = [], window - 1, 1
     while left > 0:
         dilation = min(power, left)
@@ -44,15 +44,15 @@ def receptive_dilations(window: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Days that each layer computes for some wanted days of a block.
+    """Which days each layer computes, to encode some days (the wanted days) of a block.
 
-    The last layers compute only what the wanted days depend on, each layer below twice as many days. The first layers
-    compute the whole block, where this is less work.
+    The last layers compute only what the wanted days depend on, each layer twice as many days as the one above it. The
+    first layers compute the whole block, where this is less work.
 
     Attributes:
-        window: days that an embedding depends on, its own included.
-        days: days of the block.
-        wanted: number of wanted days of each agent; None: all days.
+        window: number of days that an embedding depends on, its own day and those before.
+        days: number of days of the block.
+        wanted: number of wanted days of each agent; None: all days of the block.
     """
 
     window: int
@@ -65,7 +65,7 @@ class Schedule:
 
     @cached_property
     def full(self) -> tuple[int, ...]:
-        """Days of each layer's output for a whole block, the input layer's first."""
+        """Number of days of each layer's output if it computes the whole block, from the input layer on."""
         lengths = [self.days + self.window - 1]
         for dilation in self.dilations:
             lengths.append(lengths[-1] - dilation)
@@ -73,7 +73,7 @@ class Schedule:
 
     @cached_property
     def whole(self) -> int:
-        """Number of layers after the input layer that compute all days of the block."""
+        """Number of layers after the input layer that compute the whole block, for the least work."""
         layers = len(self.dilations)
         if self.wanted is None:
             return layers
@@ -81,14 +81,14 @@ class Schedule:
         return min(range(layers + 1), key=lambda last: (sum(self.full[: last + 1]) + sum(sparse[last:]), last))
 
     def gathered(self, wanted: Tensor) -> Tensor:
-        """Return the days that wanted days depend on, of the last layer that computes the whole block.
+        """Return on which days of the output of the last layer that computes the whole block the wanted days depend.
 
         Args:
             wanted: int64 `[agents, days]`, counted from the block's first day; an agent's days all differ.
 
         Returns:
-            int64 `[sets, agents, days]`; an agent's days in a set all differ. The first half of the sets holds the
-            earlier days that the layer above reads.
+            int64 `[sets, agents, days]`; an agent's days in a set all differ. Of the two days that the next layer reads
+            for each of its outputs, the first half of the sets holds the earlier, the second half the later ones.
         """
         places = wanted[None]
         # The second half holds the later days that the layer reads.
@@ -97,12 +97,12 @@ class Schedule:
         return places
 
     def padded_columns(self, columns: int) -> int:
-        """Return how many columns to compute for `columns`: more if a product would have under `FEWEST_ROWS` rows."""
+        """Return how many columns to compute for `columns`: as many or more, so that products have `FEWEST_ROWS`."""
         return max(columns, -(-FEWEST_ROWS // min(self.days, self.wanted or self.days)))
 
     @cached_property
     def steps(self) -> tuple[int, ...]:
-        """Distance between the two inputs of each layer, in places among the days that the layer reads."""
+        """For each layer the distance between the two days that it reads, in indices of the layer's input."""
         above = range(len(self.dilations) - self.whole)
         # A gathered layer reads twice the days that it computes: its earlier inputs come first.
         return (*self.dilations[: self.whole], *((self.wanted or 0) << left for left in reversed(above)))
@@ -113,9 +113,9 @@ class Block:
     """Consecutive days that are encoded as a whole, in chunks of columns.
 
     Attributes:
-        features: float32 `[days, columns, features]` of the panel; days before the first count as zeros.
-        first_day: the first day of the block.
-        schedule: the days of each layer.
+        features: float32 `[days, columns, features]`, of all days of the panel; days before the first count as zeros.
+        first_day: index of the block's first day.
+        schedule: the days that each layer computes.
         chunk: number of columns of a chunk.
     """
 
@@ -130,7 +130,7 @@ class Block:
         return [slice(start, min(start + self.chunk, columns)) for start in range(0, columns, self.chunk)]
 
     def history(self, columns: slice, inputs: int) -> Tensor:
-        """Return some columns of the block and the window before it, padded with zeros to `inputs` features."""
+        """Return some columns' features in the block and the window before it, with zeros up to `inputs` features."""
         schedule, features = self.schedule, self.features[:, columns]
         start, shape = self.first_day - (schedule.window - 1), features.shape[1:]
         history = features.new_zeros((schedule.full[0], schedule.padded_columns(shape[0]), inputs))
@@ -152,7 +152,7 @@ class Layer(NamedTuple):
 
 
 class Convolutions(torch.autograd.Function):
-    """Encodes a block of days; only the weights have a gradient."""
+    """The network of the encoder on a block of days, with its backward pass; only the weights have a gradient."""
 
     @staticmethod
     def forward(
@@ -165,7 +165,7 @@ class Convolutions(torch.autograd.Function):
 
         Args:
             block: the days to encode.
-            places: result of `Schedule.gathered`; None: all days are wanted.
+            places: result of `Schedule.gathered`; None: all days of the block are encoded.
             weights: weight and bias of the input layer, of each convolution and of the output layer.
         """
         ctx.save_for_backward(places, *weights)
@@ -203,7 +203,7 @@ class Convolutions(torch.autograd.Function):
 
 
 def _layers(weights: Sequence[Tensor]) -> list[Layer]:
-    """Return the layers, padded with zeros to widths at which a row's rounding does not depend on other rows."""
+    """Return weights as layers, padded with zeros to widths at which a row's rounding does not depend on other rows."""
     layers, last = [], len(weights) // 2 - 1
     for index, (weight, bias) in enumerate(zip(weights[::2], weights[1::2], strict=True)):
         agents, inputs, outputs = weight.shape
@@ -219,7 +219,7 @@ def _layers(weights: Sequence[Tensor]) -> list[Layer]:
 
 
 def _zeros(layer: Layer) -> Layer:
-    """Return zeros to add a layer's gradients to; for each day read, the agents' zeros are contiguous.
+    """Return zeros to add a layer's gradients to; for each of the days read, those of all agents are contiguous.
 
     Otherwise each agent's product would be computed alone, and its bits would depend on threads (`split_product`).
     """
@@ -242,7 +242,7 @@ def _rows(values: Tensor) -> Tensor:
 
 
 def _products(layer: Layer, *inputs: Tensor) -> Tensor:
-    """Return a layer's bias plus the products of its inputs, each `[agents, days, columns, inputs]`."""
+    """Return a layer's bias plus the products of its weight with each input, `[agents, days, columns, inputs]`."""
     bias, weight, first = layer.bias[:, None], layer.weight, _rows(inputs[0])
     if weight.dtype == torch.float32:
         found = torch.baddbmm(bias, *split_product(first, weight[:, 0]))
@@ -269,7 +269,7 @@ _Kept = list[tuple[Tensor, Tensor]]
 def _hidden(
     block: Block, columns: slice, places: Tensor | None, layers: list[Layer], kept: _Kept | None = None
 ) -> Tensor:
-    """Return the input of the output layer; append input and output of each other layer to `kept`, if given."""
+    """Return the input of the output layer; append input and output of each layer before it to `kept`, unless None."""
     schedule = block.schedule
     history = block.history(columns, layers[0].weight.shape[2])
     shared = history.expand(len(layers[0].bias), *history.shape)
@@ -291,7 +291,7 @@ def _hidden(
 def _add_gradients(
     sums: list[Layer], block: Block, columns: slice, places: Tensor | None, layers: list[Layer], above: Tensor
 ) -> None:
-    """Add the gradients of all weights to `sums`, given the gradient of a chunk of embeddings."""
+    """Add the gradients of all weights to `sums`, given `above`, the gradient of the embeddings of `columns`."""
     schedule, kept = block.schedule, list[tuple[Tensor, Tensor]]()
     hidden = _hidden(block, columns, places, layers, kept)
     first = kept[0][1]
@@ -335,7 +335,7 @@ def _add_products(total: Layer, precision: torch.dtype, gradient: Tensor, *input
 
 
 def _gathered(hidden: Tensor, places: Tensor) -> Tensor:
-    """Pick each agent's days, one set after the other, from `[agents, days, columns, values]`."""
+    """Pick each agent's days `places` (`Schedule.gathered`), set by set, from `[agents, days, columns, values]`."""
     agents, days, *shape = hidden.shape
     rows = (places.transpose(0, 1).flatten(1) + _first_rows(agents, days, places)).flatten()
     return hidden.view(agents * days, -1).index_select(0, rows).view(agents, -1, *shape)
@@ -344,7 +344,7 @@ def _gathered(hidden: Tensor, places: Tensor) -> Tensor:
 def _scattered(gradient: Tensor, places: Tensor, days: int) -> Tensor:
     """Return the gradient of the input of `_gathered`, given the gradient of its result.
 
-    The days of a set differ, and sets are added one after the other, so the order of sums is fixed.
+    The days of a set differ, and sets are added one after the other, so the order of additions is fixed.
     """
     agents, shape = len(gradient), gradient.shape[2:]
     whole = gradient.new_zeros((agents * days, shape.numel()))
@@ -363,7 +363,7 @@ def _first_rows(agents: int, days: int, like: Tensor) -> Tensor:
 class TcnEncoder:
     """Implements `Encoder`: learned dilated causal convolutions (Bai et al. 2018, arXiv:1803.01271).
 
-    The receptive field is exactly the window; only days before the first of the panel are padded with zeros.
+    The receptive field is exactly `market.window` days; only days before the first of the panel are padded with zeros.
     """
 
     block_bound: ClassVar[bool] = True
