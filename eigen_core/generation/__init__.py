@@ -1,4 +1,4 @@
-"""The phases of a generation over a training state; they read and write no files."""
+"""The phases of a generation (evaluate, train, evolve) and the training state that they change; no files are used."""
 
 from eigen_core.generation.phases import evaluate, evolve, hold_out, train
 from eigen_core.generation.state import (

@@ -1,4 +1,4 @@
-"""Executors let agents play episodes and learn, in this process or others; the results do not depend on which."""
+"""Executors let agents play episodes and learn, in this process or in workers; the results do not depend on where."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,14 +27,15 @@ _LARGEST = 1.0 - 2.0**-20
 
 @dataclass(frozen=True)
 class Episodes:
-    """Episodes that consecutive agents play in the evaluate phase.
+    """Episodes that consecutive agents play in the evaluate phase of `generation`.
 
     Attributes:
-        first_agent: index of the first agent in the population.
-        training: starts of each agent's training episodes (`Task.training_starts`), int64 `[agents, slices]`.
-        fixed: starts of the episodes that all agents play without noise, int64 `[slices]`.
-        noise_scale: standard deviation of the exploration noise.
-        random: agents play training episodes with random actions, not with their own.
+        first_agent: index in the population of the first of these agents.
+        training: starts (`Task.training_starts`) of each agent's training episodes, int64 `[agents, episodes]`.
+        fixed: starts of the fitness and validation episodes, which all agents play without noise, int64 `[episodes]`.
+        noise_scale: standard deviation of the exploration noise, as a fraction of an action's range.
+        random: whether agents play training episodes with random actions instead of their own.
+        task_state: `Task.state`, which normalises observations.
     """
 
     generation: int
@@ -51,7 +52,7 @@ class Episodes:
 
 @dataclass(frozen=True)
 class EpisodeResults:
-    """Rollouts of the training episodes, with their transitions, and of the fixed episodes without noise."""
+    """Results of the training episodes, with their transitions, and of those without noise (`Episodes.fixed`)."""
 
     training: Rollout
     fixed: Rollout
@@ -68,14 +69,14 @@ class EpisodeResults:
 
 
 class Executor(Protocol):
-    """Computes agents in some process; results depend neither on the process nor on other agents in it."""
+    """Lets agents play and learn; an agent's results depend neither on the process nor on the other agents in it."""
 
     @property
     def exchanged_bytes(self) -> int:
-        """Bytes of arrays sent between processes since the run was started or resumed."""
+        """Bytes of arrays sent between processes since this process started or resumed the run."""
 
     def play(self, population: Population, episodes: Episodes) -> EpisodeResults:
-        """Play the episodes of all agents of a population."""
+        """Let all agents of a population play their `episodes`."""
 
     def learn(
         self,
@@ -85,15 +86,15 @@ class Executor(Protocol):
         replay: Replay,
         task_state: Mapping[str, Tensor],
     ) -> dict[str, Tensor]:
-        """Let the slice `agents` of a population learn; `task_state` normalises their observations.
+        """Let the slice `agents` of a population learn; `task_state` (`Task.state`) normalises their observations.
 
-        The agents are overwritten, and undefined after a failure. Returns each of the learner's curves by name, float64
-        `[agents that learn, gradient steps]` on the host.
+        These agents are overwritten; after an exception their values are undefined. Returns the learner's curves by
+        name, float64 `[agents that learn, gradient steps]` each, on the host.
         """
 
 
 class LocalExecutor:
-    """Computes the agents of a run in this process, a group at a time. Implements `Executor`."""
+    """Lets the agents of a run play and learn in this process, a group at a time. Implements `Executor`."""
 
     exchanged_bytes = 0
 
@@ -174,7 +175,7 @@ class LocalExecutor:
         return noise if factors is None else noise.mul_(factors[group].reshape(-1, *[1] * len(shape)))
 
     def _random_play(self, weights: Tensor, episodes: Episodes) -> tuple[Tensor, NDArray[np.int64], Tensor]:
-        """Return the arguments of `Task.roll_out` that play actions drawn uniformly from their range."""
+        """Return weights, starts and noise for `Task.roll_out` to play actions drawn uniformly from their range."""
         shape = self.task.noise_shape(episodes.training.shape[1])
         rows = [generator.uniform(-1.0, 1.0, shape) for generator in self._generators(episodes, "random actions")]
         fractions = on_device(np.stack(rows).astype(np.float32), self.device).clamp_(-_LARGEST, _LARGEST)

@@ -1,7 +1,7 @@
-"""The phases of a generation as functions over the state: evaluate, train, evolve.
+"""The phases of a generation, as functions that change a `TrainingState`: evaluate, train, evolve; then the holdout.
 
-Each reads committed state, computes without changing it, and commits in one step at its end. A phase that raised can be
-called again, with the same result; a phase that has committed returns its result when called again.
+A phase computes without changing the state, and commits its results to it in one step at its end. So a phase that has
+raised an exception can be called again, as if for the first time. A phase that has committed only returns its result.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ from eigen_core.task import Rollout
 
 
 def training_slices(state: TrainingState) -> NDArray[np.int64]:
-    """Return the starts of each agent's training episodes in the coming generation: `[agents, slices]`."""
+    """Draw the starts of each agent's training episodes in the coming generation: int64 `[agents, episodes]`."""
     config, starts = state.config, state.task.training_starts
     generation = state.generation + 1
 
@@ -38,12 +38,12 @@ def training_slices(state: TrainingState) -> NDArray[np.int64]:
 
 
 def fitness_slices(state: TrainingState) -> NDArray[np.int64]:
-    """Return the starts of the training episodes without noise, the same for all agents and generations: `[slices]`."""
+    """Return the starts of the fitness episodes, which all agents play in all generations: int64 `[episodes]`."""
     return spread_starts(state.task.training_starts, state.config.evaluation.fitness_slices)
 
 
 def validation_slices(state: TrainingState) -> NDArray[np.int64]:
-    """Return the starts of the validation episodes, the same for all agents and generations: `[slices]`."""
+    """Return the starts of the validation episodes, which all agents play in all generations: int64 `[episodes]`."""
     return spread_starts(state.task.validation_starts, state.config.evaluation.validation_slices)
 
 
@@ -61,7 +61,7 @@ def next_episodes(state: TrainingState) -> Episodes:
 
 
 def evaluate(state: TrainingState) -> EvaluationResult:
-    """Play every agent's training and validation episodes; commit transitions, fitness and champion."""
+    """Play every agent's training, fitness and validation episodes; commit transitions, results and champion."""
     if state.evaluated is not None:
         return state.evaluated
     state.task.state = state.task_state
@@ -98,12 +98,12 @@ def _champion_after(state: TrainingState, result: EvaluationResult) -> Champion:
 
 
 def train(state: TrainingState) -> dict[str, float] | None:
-    """Train the agents that the population method selects, and return the means of the learner's curves.
+    """Train the agents that the population method selects; return the means of the learner's curves, by name.
 
-    Returns None if no agent learns or too little is stored. A copy of the population learns: a failure changes nothing.
+    Returns None if no agent learns or the replay holds too little (`Learner.plan`). A copy of the population learns.
 
     Raises:
-        FloatingPointError: learning diverged; nothing is committed.
+        FloatingPointError: learning diverged: a weight or curve is not finite; nothing is committed.
         RuntimeError: the generation was not evaluated.
     """
     generation = state.generation + 1
@@ -121,25 +121,25 @@ def train(state: TrainingState) -> dict[str, float] | None:
     curves = state.executor.learn(population, agents, plan, state.replay, state.learning_task_state)
     statistics = {"gradient_steps": plan.gradient_steps, **_means(curves)}
     if not bool(population.weights.isfinite().all()):
-        raise FloatingPointError("learning diverged: weights are not finite. Lower the learning rates.")
+        raise FloatingPointError("learning diverged: weights are not finite. Lower learner.*_learning_rate.")
     state.commit(population=population, learned=(generation, statistics))
     return statistics
 
 
 def _means(curves: Mapping[str, Tensor]) -> dict[str, float]:
-    """Return the mean of each curve, ignoring NaN; 0 if all values are NaN."""
+    """Return the mean of each curve, ignoring NaN; 0 if all its values are NaN. Infinity is a `FloatingPointError`."""
     means = {}
     for name, curve in ((name, values.numpy()) for name, values in curves.items()):
         if np.isinf(curve).any():
             raise FloatingPointError(
-                f"learning diverged: {name} is not finite. Lower the learning rates or reward_scale."
+                f"learning diverged: {name} is not finite. Lower learner.*_learning_rate or learner.reward_scale."
             )
         means[name] = float(np.nanmean(curve)) if not np.isnan(curve).all() else 0.0
     return means
 
 
 def evolve(state: TrainingState) -> GenerationRecord:
-    """Breed the next population, complete the generation and return its record."""
+    """Breed the next population, complete the generation and return its record; `RuntimeError` before `evaluate`."""
     result, champion = state.evaluated, state.champion
     if result is None or champion is None:
         if state.history:
@@ -196,9 +196,10 @@ def evolve(state: TrainingState) -> GenerationRecord:
 
 
 def hold_out(state: TrainingState) -> HoldoutResult | None:
-    """Let champion and initial population play the holdout episodes; None without such episodes or a champion.
+    """Let the champion and the initial population (random weights) play the holdout episodes; return their results.
 
-    Call it once, at the end of a run: choosing anything by its result would make these episodes validation episodes.
+    Returns None if the task holds out no data, or there is no champion yet. Call it once, at the end of a run: choosing
+    anything by its result would make these episodes validation episodes.
     """
     config = state.config
     if state.champion is None or not state.task.holdout_starts:
@@ -226,16 +227,16 @@ def hold_out(state: TrainingState) -> HoldoutResult | None:
     )
 
 
-# Stored observations on which the actions of all agents are compared.
+# Number of observations in the replay for which `policy_distance` compares the actions of all agents.
 _COMPARED = 16
 
 
 @torch.no_grad()
 def policy_distance(state: TrainingState) -> float | None:
-    """Return the mean distance of the actions that two agents play without noise on the same stored observations.
+    """Return how far the actions of two agents differ, without noise, on the same observations from the replay.
 
-    The distance of two actions is the mean of the absolute differences of their values, as fractions of a value's range
-    (of 1 where it has none). Returns None until the replay holds enough rows.
+    It is the mean over all pairs of agents, observations and values of an action of the absolute difference, as a
+    fraction of the value's range (of 1 if that is infinite). Returns None until the replay holds enough transitions.
     """
     task, replay, config = state.task, state.replay, state.config
     task.state = state.learning_task_state
@@ -256,7 +257,7 @@ def policy_distance(state: TrainingState) -> float | None:
 
 
 def mean_distance(points: NDArray[np.float32]) -> float:
-    """Return the mean absolute difference of the values of two different rows, over all pairs of `[rows, values]`.
+    """Return the mean absolute difference of two rows' values in a column, over all pairs of `[rows, columns]`.
 
     In a sorted column of n values the k-th, from 0, is the larger one of k pairs and the smaller one of n - 1 - k.
     """

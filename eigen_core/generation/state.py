@@ -1,4 +1,4 @@
-"""The state of a run between two phases, its snapshot of named tensors and documents, and its restoration from one."""
+"""The state of a training run between two phases; its snapshot (tensors, JSON documents, replay), and back from one."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -43,11 +43,11 @@ class EvaluationResult:
     """Result of the evaluate phase of a generation.
 
     Attributes:
-        fitness, validations: float64 `[agents]`.
-        scores: the champion is chosen by these, float64 `[agents]`.
-        statistics: the task's metrics of the training episodes.
-        excess: gain beyond the market of the agent with the best score, in its validation episodes.
-        task_state: the task's state (`Task.state`) after the episodes.
+        fitness, validations, scores: fitness, validation fitness, and the score by which the champion is chosen
+            (`fitness_and_scores`), float64 `[agents]` each.
+        statistics: the task's metrics of the training episodes, by name.
+        excess: gain beyond the market of the agent with the best score, in its validation episodes (`Task.excess`).
+        task_state: the moments that normalise observations (`Task.state`), updated with the training episodes.
     """
 
     generation: int
@@ -60,7 +60,7 @@ class EvaluationResult:
 
 
 def resolve_device(wanted: str) -> torch.device:
-    """Return the device that a configuration asks for; `InputError` if it is a GPU and there is none."""
+    """Return the device for the setting `device`; `InputError` if it is `cuda` and torch finds no GPU."""
     if wanted == "auto":
         wanted = "cuda" if torch.cuda.is_available() else "cpu"
     if wanted == "cuda" and not torch.cuda.is_available():
@@ -74,13 +74,13 @@ class TrainingState:
     A phase commits its result in one step at its end, so a phase that fails leaves the state as it was.
 
     Attributes:
-        generation: last completed generation; 0 at the start.
+        generation: number of the last completed generation; 0 before the first.
         group_size, playing_size: most agents that learn, and that play, at a time in this process.
-        executor: computes the agents; by default in this process.
+        executor: lets agents play and learn; by default in this process.
         population, replay, champion, method_state, noise_scale, task_state: input of the next generation.
-        evaluated: result of the evaluate phase of the generation under way, else None.
-        learned: (generation, statistics) of the train phase of that generation, else None.
-        history, telemetry: one record per completed generation.
+        evaluated: result of the evaluate phase of the generation under way; None before that phase.
+        learned: (generation, statistics of learning, None if no agent learned) of its train phase; None before it.
+        history, telemetry: one record of results, and one of time and memory, per completed generation.
     """
 
     def __init__(self, config: Config, content: Any) -> None:  # noqa: ANN401 - the task's own
@@ -110,14 +110,14 @@ class TrainingState:
         return initial_weights(layouts, self.config.population.size, self.config.seed, self.device)
 
     def commit(self, **changes: object) -> None:
-        """Replace attributes at once: no exception, asynchronous ones included, can come between two of them."""
+        """Set attributes, all at once: no exception, such as `KeyboardInterrupt`, can leave only some of them set."""
         vars(self).update(changes)
 
     @property
     def learning_task_state(self) -> Mapping[str, Tensor]:
-        """The task's state (`Task.state`) with which agents learn: the one with which they have played.
+        """`Task.state` (moments that normalise observations) with which agents learn: the one with which they played.
 
-        It is empty before the first generation, which therefore learns with the state after its own episodes.
+        The first generation plays without moments, and learns with those of its own episodes.
         """
         if self.generation == 0 and self.evaluated is not None:
             return self.evaluated.task_state
@@ -125,7 +125,7 @@ class TrainingState:
 
     @property
     def owners(self) -> dict[str, object]:
-        """Parts of the run that may hold much memory, by name."""
+        """Objects of the run that may hold much memory, by their name in memory reports."""
         return {
             "replay": self.replay,
             "population": (self.population, self.method_state, self.champion),
@@ -141,7 +141,7 @@ def require(condition: bool, file: str, what: str) -> None:
 def require_finite(
     file: str, tensors: Mapping[str, Tensor], bounds: Mapping[str, tuple[float, float]] | None = None
 ) -> None:
-    """Require that all values are finite, and within the `bounds` of their tensor's name if it has some."""
+    """Raise `UnfitSnapshotError` unless all values are finite, and within `bounds` (lowest, highest) by tensor name."""
     for name, tensor in tensors.items():
         if tensor.numel():
             low, high = (bounds or {}).get(name, (-math.inf, math.inf))
@@ -151,7 +151,7 @@ def require_finite(
 
 
 def require_replay(state: TrainingState, ring: Ring, newest: GenerationRecord) -> Replay:
-    """Return the replay that a ring holds; require whole episodes, finite values, and the hash in the newest record."""
+    """Return the replay with a checkpoint's rows if they are whole episodes, finite, and match the hash in `newest`."""
     wrong = state.task.check_rows(ring)
     require(wrong is None, "replay", str(wrong))
     floating = {name: column for name, column in ring.columns.items() if column.is_floating_point()}
@@ -167,10 +167,11 @@ class _StateDocument(Record):
     generation: int
     noise_scale: Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
     mutation: dict[str, float | int | None]
-    """Numbers that the population method keeps; they follow from the history (`PopulationMethod.numbers`)."""
+    """`MethodState.numbers`; `restore` computes them from the history instead (`PopulationMethod.numbers`)."""
     champion: dict[str, JsonValue]
     """Validation, score, generation and agent of the champion, as in the newest record of the history."""
     panel: str
+    """`Task.fingerprint`, the hash of the data."""
 
 
 _STATE = TypeAdapter(_StateDocument)
@@ -187,11 +188,7 @@ def _read(saved: Snapshot, stem: str, read: Callable[[JsonValue | bytes], T]) ->
 
 
 def start_training(config: Config, content: Any) -> TrainingState:  # noqa: ANN401 - the task's own
-    """Return the state before the first generation.
-
-    Args:
-        config: configuration of the run.
-        content: the task's data, as `open_data` returns them: the market's panel, a Gymnasium environment.
+    """Return the state before the first generation, with the task's data `content` (see `TaskData.content`).
 
     Raises:
         InputError: configuration and data do not fit together.
@@ -200,10 +197,10 @@ def start_training(config: Config, content: Any) -> TrainingState:  # noqa: ANN4
 
 
 def snapshot(state: TrainingState) -> Snapshot:
-    """Return everything that `restore` needs; tensors are shared with the state, not copied.
+    """Return everything that `restore` needs to continue; tensors are shared with the state, not copied.
 
     Raises:
-        RuntimeError: a generation is under way or none is complete.
+        RuntimeError: a generation is under way, or none is complete yet.
     """
     champion = state.champion
     if champion is None or state.evaluated is not None:
@@ -253,7 +250,7 @@ def _tensors(
 
 
 def _champion_metadata(state: TrainingState, champion: Champion) -> JsonValue:
-    """Return what using the champion needs in addition to its weights and the configuration."""
+    """Return what a program that uses the champion needs in addition to its weights and the run's configuration."""
     state.task.state = champion.task_state
     layout = [*state.task.critic_layout.shapes, *state.task.actor_layout.shapes]
     return {
@@ -264,7 +261,7 @@ def _champion_metadata(state: TrainingState, champion: Champion) -> JsonValue:
 
 
 def snapshot_form(state: TrainingState) -> SnapshotForm:
-    """Return the form that every snapshot of a run with this configuration and these data has."""
+    """Return the names, dtypes and shapes that every snapshot of a run with this configuration and data has."""
     episodes = state.config.population.size * state.config.evaluation.slices
     rows = range(episodes * state.task.min_episode_steps, episodes * state.task.episode_steps + 1)
     return SnapshotForm.of(
@@ -273,16 +270,16 @@ def snapshot_form(state: TrainingState) -> SnapshotForm:
 
 
 def restore(state: TrainingState, saved: Snapshot) -> None:
-    """Replace `state` by the one in `saved`; an error leaves it unchanged.
+    """Replace the content of `state` by that of the snapshot `saved`; after an error `state` is unchanged.
 
-    The replay keeps the snapshot's memory: a copy would need as much again.
+    On the CPU the replay keeps the memory of the snapshot's replay: a copy would need as much again.
 
     Args:
         state: the state before the first generation, with the configuration to continue with.
-        saved: a snapshot of the form `snapshot_form(state)`; cannot be used afterwards.
+        saved: a snapshot of the form `snapshot_form(state)`; do not use it afterwards.
 
     Raises:
-        UnfitSnapshotError: no run with this configuration can have written it.
+        UnfitSnapshotError: the snapshot is undamaged, but no run with this configuration can have written it.
         InputError: the snapshot was taken on other data.
     """
     config, generation, ring = state.config, saved.generation, saved.ring
@@ -334,9 +331,9 @@ def restore(state: TrainingState, saved: Snapshot) -> None:
 
 
 def require_same_data(state: TrainingState, document: JsonValue, generation: int) -> None:
-    """Raise `InputError` if a snapshot was taken on other data; only its `document` "state" is read yet.
+    """Raise `InputError` if a snapshot was taken on other data, given its `document` "state", before the rest is read.
 
-    A document of an unexpected form is not checked.
+    If the document has an unexpected form, nothing is raised here.
     """
     try:
         found = parse(_STATE, document)
@@ -359,7 +356,7 @@ def _on(device: torch.device, tensors: Mapping[str, Tensor]) -> dict[str, Tensor
 
 
 def record_telemetry(state: TrainingState, telemetry: Telemetry) -> None:
-    """Append a record of telemetry; a second one of the newest generation replaces the first."""
+    """Append a generation's record of time and memory; a second one of the same generation replaces the first."""
     log = state.telemetry
     if log and log[-1].generation == telemetry.generation:
         log = log.without_last()
