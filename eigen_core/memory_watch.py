@@ -1,4 +1,4 @@
-"""The memory guard of a training: its phases, and its reports on demand and at an abort."""
+"""The memory guard of a training, with its plan and memory by phase, and its reports, on demand and at an abort."""
 
 import logging
 import weakref
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class MemoryWatch:
-    """Guards the memory of one training; a context manager.
+    """Lets a `MemoryGuard` abort one training before memory runs out; a context manager.
 
     The signal SIGUSR1 requests a memory report at any time; `listeners` receive the reports.
     """
@@ -62,7 +62,7 @@ class MemoryWatch:
         )
 
     def watch_state(self, state: TrainingState) -> None:
-        """Let reports name the parts of a run that hold memory, without keeping them alive."""
+        """Let memory reports name the parts of `state` that hold memory, without keeping `state` alive."""
         known = weakref.ref(state)
 
         def owners() -> dict[str, object]:
@@ -72,7 +72,7 @@ class MemoryWatch:
         self.guard.set_owners(owners)
 
     def phases_of(self, generation: int) -> tuple[PhaseMemory, ...]:
-        """Return the memory of the phases of a generation, in order; several attempts of a phase are combined."""
+        """Return the memory of each phase of a generation, in order; retries of a phase are combined with it."""
         attempts: dict[str, list[PhaseUsage]] = {}
         for usage in self.guard.usage_of(generation):
             attempts.setdefault(usage.phase, []).append(usage)
@@ -91,7 +91,7 @@ class MemoryWatch:
     def report_abort(self, error: MemoryGuardError) -> None:
         """Save the report of `error` in the run's folder, if the run exists, and send it to the listeners.
 
-        The error loses its traceback, whose frames hold the training's state: saving needs the memory of that state.
+        The error loses its traceback, whose frames hold the training's state: this frees memory for saving.
         """
         error.__traceback__ = error.__cause__ = error.__context__ = None
         self._save(error.report, error.phase)

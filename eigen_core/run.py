@@ -1,4 +1,4 @@
-"""The training of a run, from its configuration to its last upload: read it from top to bottom."""
+"""The training of a run, from its configuration to its last upload: read this file from top to bottom."""
 
 import logging
 import time
@@ -48,7 +48,7 @@ R = TypeVar("R")
 
 RETRY_DELAYS_SECONDS = (1.0, 5.0)
 PASSING_ERRORS = (OSError, StoreUnavailableError, WorkerLostError)
-"""Errors that may pass, so that a phase is called again after them; a phase that fails has changed nothing."""
+"""Errors of files, stores and workers whose cause may pass, so that a phase, which then changed nothing, is retried."""
 
 _MINUTE = 60.0
 # Prefect kills a cancelled process 30 s after SIGTERM.
@@ -56,14 +56,14 @@ _GRACE_SECONDS = 15.0
 
 
 class RunPhase(Protocol):
-    """Runs a phase of a generation, for example with retries or as a Prefect task."""
+    """A function that runs a phase of a generation, for example with retries or as a Prefect task."""
 
     def __call__(self, phase: str, generation: int, compute: Callable[[], R], /) -> R:
-        """Return the result of `compute`, which may be called again after an error."""
+        """Return the result of `compute`, which computes the phase; it may be called again after an error."""
 
 
 def with_retries(phase: str, generation: int, compute: Callable[[], R]) -> R:
-    """Call a phase, with retries after the errors in `PASSING_ERRORS`. Implements `RunPhase`."""
+    """Call `compute`, and again after each of `RETRY_DELAYS_SECONDS` if it raises `PASSING_ERRORS`. See `RunPhase`."""
     for seconds in RETRY_DELAYS_SECONDS:
         try:
             return compute()
@@ -85,23 +85,24 @@ def train_run(
     listeners: Sequence[Listener] = (),
     stop_requests: tuple[type[BaseException], ...] = (KeyboardInterrupt,),
 ) -> bool:
-    """Train a run until it has all its generations, from its newest checkpoint if there is one.
+    """Train a run until it has `config.generations` generations, from its newest checkpoint if there is one.
 
     Args:
         config: configuration of the run.
         name: name of the run, which is created if it does not exist.
-        run_phase: calls each phase.
-        listeners: receive the run's events, in addition to the listener of `observed_by`.
-        stop_requests: exceptions by which a user stops the training; a computed generation is saved before the end.
+        run_phase: calls each phase, by default with retries.
+        listeners: receive the training's events, in addition to the listener of `observed_by`.
+        stop_requests: exceptions by which a user stops the training; a generation that is computed but not yet in a
+            checkpoint is saved first.
 
     Returns:
-        Whether the run was incomplete; if it was complete, nothing is trained.
+        True if the run was incomplete and is now complete; False if it was complete, and nothing was trained.
 
     Raises:
         InputError: data, store or run cannot be used with this configuration.
         RunTooLargeError: the run does not fit into memory or onto the disk; nothing was changed.
         MemoryGuardError: the memory guard has aborted the training; its report is in the run's folder.
-        StoreUnavailableError: the store does not answer, or uploads are not complete in time at the end.
+        StoreUnavailableError: the store does not answer, or uploads did not end within `checkpoint.finish_seconds`.
         LeaseLostError: another process has taken the run over.
     """
     tune_allocator()
@@ -238,7 +239,7 @@ class _Trainer:
         self.send(lambda listener: listener.generation_finished(state.history[-1], telemetry))
 
     def phase(self, training: Training, phase: str, generation: int, compute: Callable[[], list[str]]) -> None:
-        """Run a phase by `run_phase`; each attempt runs under the memory guard, and logs its result."""
+        """Run a phase by `run_phase`; each attempt runs under the memory guard, and logs what `compute` returns."""
         self.send(lambda listener: listener.phase_started(generation, phase))
         self.run_phase(phase, generation, partial(_guarded, training.guard, phase, generation, compute))
 
@@ -277,7 +278,7 @@ class _Trainer:
         return result
 
     def log_evaluation(self, training: Training) -> None:
-        """Record in the evaluation log, in advance, that the champion is evaluated on the holdout's days."""
+        """Record in the store's evaluation log, in advance, that the champion is evaluated on the holdout days."""
         days, champion = training.state.task.holdout_days, training.state.champion
         if days is None or champion is None:
             return
@@ -285,21 +286,21 @@ class _Trainer:
             store = open_store(self.config.checkpoint.store)
             keep_look(store, self.run.name, self.config, days, champion.weights[None])
         except StoreUnavailableError as error:
-            logger.warning("The evaluation log lacks this evaluation on the holdout: %s", error)
+            logger.warning("The holdout of run '%s' is not in the evaluation log: %s", self.run.name, error)
 
     def upload(self, training: Training, seconds: float | None = None) -> None:
-        """Wait for the uploads, at most `seconds`, by default `checkpoint.finish_seconds`."""
+        """Wait until all files are in the bucket, at most `seconds`; None: `checkpoint.finish_seconds`."""
         if training.session.uploads() is None:
             return
         self.send(lambda listener: listener.phase_started(training.state.generation, "upload"))
         training.session.finish(seconds)
 
     def upload_before_end(self, training: Training, seconds: float | None = None) -> None:
-        """Wait for the uploads of a training that ends early; files that are not uploaded stay on this machine."""
+        """Wait for the uploads of a training that ends early; files that are not in the bucket then stay here."""
         try:
             self.upload(training, seconds)
         except StoreUnavailableError as error:
-            logger.warning("The last checkpoint is not in the store. Resume the run here to upload it. %s", error)
+            logger.warning("Run '%s' is not all in the store: resume it here for the rest. %s", self.run.name, error)
 
 
 class _Plots:
@@ -323,7 +324,7 @@ class _Plots:
             self._drawing.stop()
 
     def prepare(self, generation: int) -> None:
-        """Save the previous plots, and start the process that will draw those of `generation`."""
+        """Save the plots that are being drawn, if any, and start the process that will draw those of `generation`."""
         self.keep()
         try:
             self._drawing = Drawing()
@@ -364,12 +365,12 @@ class _Plots:
 
 
 def _warn_of_plots(generation: int, error: Exception) -> None:
-    logger.warning("generation %d has no new plots: %s", generation, error)
+    logger.warning("generation %d has no new plots, and training continues: %s", generation, error)
 
 
 @contextmanager
 def local_workers(config: Config) -> "Iterator[LocalWorkers | None]":
-    """Run the worker processes of a run on this machine during the block; yield None if it has no local workers."""
+    """Run worker processes for a run on this machine during the block; yield None if its settings need none here."""
     device = resolve_device(config.device).type
     count = local_worker_count(config, "cuda" if device == "cuda" else "cpu")
     if not count:
@@ -386,7 +387,7 @@ def local_workers(config: Config) -> "Iterator[LocalWorkers | None]":
 
 @contextmanager
 def computed_by_workers(run: str, state: TrainingState, data: TaskData, local: "LocalWorkers | None") -> Iterator[None]:
-    """Let `local` workers, or else those of the run's scheduler, compute the agents; without both, change nothing."""
+    """Let `local` workers, or else those of the setting `scheduler`, compute the agents; without both, do nothing."""
     scheduler = state.config.scheduler if local is None else local.address
     if scheduler is None:
         yield
@@ -415,7 +416,7 @@ def _evaluate(state: TrainingState) -> list[str]:
     result = phases.evaluate(state)
     fitness, validations = result.fitness, result.validations
     return [
-        f"{len(fitness)} agents x {state.config.evaluation.slices} slices",
+        f"{len(fitness)} agents x {state.config.evaluation.slices} training episodes",
         f"mean fitness {fitness.mean():.2f}",
         f"best {fitness.max():.2f} (agent {fitness.argmax()})",
         f"best validation {validations.max():.2f} (agent {validations.argmax()})",
@@ -430,7 +431,7 @@ def _train(state: TrainingState) -> list[str]:
         least = f"{state.config.replay.minimum:,}"
         return [
             "no agent learned",
-            f"{state.replay.size:,} transitions in the replay, learning needs {least} or more",
+            f"{state.replay.size:,} transitions in the replay, learning begins at replay.minimum {least}",
         ]
     return [
         f"{statistics['gradient_steps']:.0f} gradient steps an agent",

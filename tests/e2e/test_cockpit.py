@@ -35,7 +35,7 @@ def test_a_flow_run_shows_what_it_trains_and_its_tasks_by_name(operated: Operate
     # The one that has trained the run from its first generation.
     page = f"{operated.pages}/runs/flow-run/{operated.flow_runs(_RUN)[0]['id']}"
     pages.open(page, f"{_RUN} gen 1-{GENERATIONS} ({GENERATIONS} done)", f"run:{_RUN}", "Completed")
-    pages.wait_for("evaluate 1: 4 agents x 6 slices, mean fitness ")
+    pages.wait_for("evaluate 1: 4 agents x 6 training episodes, mean fitness ")
     assert "Finished in state Completed()" not in pages.text().split("checkpoint 1:")[0]
     # The time line is a canvas: it is for the eye.
     pages.keep("flow-run")
