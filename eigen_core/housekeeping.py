@@ -1,4 +1,4 @@
-"""Housekeeping of the runs of a store: remove old generations, verify files, export champions."""
+"""Housekeeping of the training runs of a store: remove old generations, verify files, export champions."""
 
 import re
 from collections.abc import Sequence
@@ -27,10 +27,10 @@ _NOTHING = CleanReport((), (), 0)
 
 @dataclass(frozen=True)
 class CleanedRun:
-    """What `clean_runs` removed, or in a dry run would remove, of a run.
+    """What `clean_runs` removed of a run, or would remove without `dry_run`.
 
-    `stored`: in the store; `local`: in the run's directory on this machine, if the store is a bucket; `skipped`: why
-    the run was not cleaned, None if it was.
+    `stored`: removed from the store; `local`: from the run's folder on this machine, if the store is a bucket;
+    `skipped`: why the run was not cleaned, None if it was.
     """
 
     run: str
@@ -45,10 +45,10 @@ class CleanedRun:
 
 @dataclass(frozen=True)
 class Verification:
-    """The damages of a run and of the store's evaluation log.
+    """The damages of a run in a store, and of the store's evaluation log (its list of all results of agents).
 
-    `deep`: SHA-256 was checked; `generations`: those with an undamaged manifest, ascending; unreferenced files: blobs
-    that none of these manifests refers to.
+    `deep`: whether SHA-256 was checked; `generations`: those with an undamaged manifest (description of a checkpoint),
+    ascending; `unreferenced_files`: number of the run's data files that none of these manifests names.
     """
 
     run: str
@@ -67,10 +67,10 @@ def parse_duration(text: str) -> float:
 
 
 def clean_runs(store: str, names: list[str] | None, grace_seconds: float, *, dry_run: bool) -> list[CleanedRun]:
-    """Remove generations that retention does not keep, and files that no manifest refers to.
+    """Remove generations that the run's `checkpoint.keep_...` settings do not keep, and files that no manifest names.
 
-    `names`: None: all runs, of which those in use or unreadable are skipped. Files that no manifest refers to stay
-    while they are younger than `grace_seconds`: another process may be uploading their generation.
+    `names`: None: all runs; those in use or unreadable are skipped. Files that no manifest (description of a
+    checkpoint) names stay while they are younger than `grace_seconds`: a process may be uploading their generation.
 
     Raises:
         InputError: a run in `names` does not exist, cannot be read or is in use; or the store cannot be used.
@@ -105,7 +105,7 @@ def _clean_run(run: Run, grace_seconds: float, *, dry_run: bool) -> CleanedRun:
                 confirm = stack.enter_context(take_lease(location, settings)).check
         if not location.remote:
             return CleanedRun(run.name, None, clean_local(*keep))
-        # Listed before the store is cleaned: generations that are removed there are removed here too.
+        # Listed before the store is cleaned: generations that are removed in the store are removed here too.
         here = {manifest.generation for manifest in local.manifests()}
         there = {manifest.generation for manifest in stored.manifests() if not stored.damages(manifest)}
         cleaned = clean_stored(*keep, confirm=confirm)
@@ -115,7 +115,7 @@ def _clean_run(run: Run, grace_seconds: float, *, dry_run: bool) -> CleanedRun:
 
 
 def verify_run(store: str, name: str, *, deep: bool) -> Verification:
-    """Check presence and sizes of a run's files, with `deep` their SHA-256 too, and the store's evaluation log."""
+    """Check presence and sizes of a run's files in its store, with `deep` their SHA-256, and the evaluation log."""
     # Not by `Run.open`, which needs an undamaged configuration.
     location = RunLocation.of(CheckpointConfig(store=store), name)
     contents = location.stored
@@ -140,7 +140,7 @@ def verify_run(store: str, name: str, *, deep: bool) -> Verification:
 
 
 def _keep_rules(contents: RunContents, manifests: Sequence[Manifest]) -> tuple[list[CheckpointConfig], list[Damage]]:
-    """Return the checkpoint settings of a run's configuration and manifests, and damages of unusable configurations."""
+    """Return the checkpoint settings in a run's configuration and manifests, and damages for those that are invalid."""
     begun = contents.first_config()
     stored = [(manifest.generation, manifest.name, manifest.config) for manifest in manifests]
     rules: list[CheckpointConfig] = []
@@ -154,7 +154,7 @@ def _keep_rules(contents: RunContents, manifests: Sequence[Manifest]) -> tuple[l
 
 
 def export_champion(store: str, name: str, path: Path) -> str:
-    """Write the champion of a run with its configuration to a safetensors file; return a sentence about it."""
+    """Write a run's newest undamaged champion and its configuration to a safetensors file; return a sentence on it."""
     run = Run.open(store, name)
     newest = run.newest
     contents = run.location.stored if newest is None else newest[0]
