@@ -1,1 +1,1 @@
-"""Runs of a store: handle, status and journals of a run; listeners of a training."""
+"""Training runs in a store: handle and status of a run, journals beside its checkpoints, listeners of a training."""

@@ -1,4 +1,4 @@
-"""Opening, continuing and describing the runs of a store."""
+"""Opening, continuing and describing the training runs of a store (a folder or bucket of runs)."""
 
 import logging
 import os
@@ -58,7 +58,7 @@ _CHANGEABLE_KEYS = frozenset(
         "workers",
         "scheduler",
         "population.group_size",
-        # The panel's fingerprint shows whether prices are read as they were.
+        # The hash of the prices as read (`Task.fingerprint`) shows whether they are still the same.
         "market.layout",
         "market.suspicious",
     }
@@ -70,16 +70,17 @@ _LONGEST_TASK = 200
 
 @dataclass(frozen=True)
 class RunStatus:
-    """The status of a run.
+    """The status of a training run.
 
     Attributes:
-        state: running (a process holds its lock or lease), finished (`is_complete`), unfinished, or blocked: its next
-            generation has failed too often in scheduled resumes.
-        generation: last complete generation; 0: none.
-        config: the configuration with which it was last started or continued.
-        folder: the run's folder on this machine; it need not exist if the store is remote.
-        history, telemetry: one record per complete generation.
-        computed_by: processor and libraries that computed its newest generation.
+        state: running (a process holds the lock on its folder, or its lease in the store), finished (`is_complete`),
+            blocked (its next generation has failed too often in scheduled resumes), or else unfinished.
+        generation: number of the last complete generation; 0: none.
+        config: the configuration with which the run was last started or continued.
+        store, folder: URL of the store; the run's folder on this machine, which need not exist if the store is remote.
+        history, telemetry: one record of results, and one of time and memory, per complete generation.
+        holdout, goodput: None: not played, or not known, yet.
+        computed_by: processor and libraries that computed the newest generation; None: there is no generation.
         uploads: None if the store is a folder, or nothing was uploaded from this machine.
     """
 
@@ -100,7 +101,7 @@ class RunStatus:
 class Run:
     """A handle of a run, which need not exist. It reads lazily and only once: open a new handle to see later changes.
 
-    `own` has nested values of settings that belong to this machine; they override its environment variables.
+    `own` has nested values of `MACHINE_SETTINGS` for this machine; they override the environment variables for these.
     """
 
     def __init__(self, settings: CheckpointConfig, name: str, own: Mapping[str, Any] | None = None) -> None:
@@ -111,11 +112,11 @@ class Run:
 
     @classmethod
     def open(cls, store: str, name: str, local: str = _LOCAL, own: Mapping[str, Any] | None = None) -> "Run":
-        """Return an existing run; `local` is the setting `checkpoint.local`. `InputError` if there is no such run."""
+        """Return the existing run `name` of a store; `local` is `checkpoint.local`. `InputError` if there is none."""
         return cls(_given(store, local), name, own)._in_its_folder()
 
     def _in_its_folder(self) -> "Run":
-        """Return the run with the local folder that its configuration names, if only that has its `OwnSettings`."""
+        """Return the run with `checkpoint.local` of its stored configuration, if its `OwnSettings` are only there."""
         named = _stored_local(self._latest_values)
         if self._known is not None or named is None or own_settings(self.location, named) is None:
             return self
@@ -137,11 +138,11 @@ class Run:
 
     @cached_property
     def newest(self) -> tuple[RunContents, Manifest] | None:
-        """Newest manifest and the copy of the run that holds it; of equally new copies this machine's."""
+        """Newest manifest (of a checkpoint), and the copy that has it: this machine's, if the store's is not newer."""
         return next(self.newest_first(), None)
 
     def newest_first(self) -> Iterator[tuple[RunContents, Manifest]]:
-        """Yield all manifests, each with the copy of the run that holds it, newest first; log damaged ones."""
+        """Yield all manifests, newest first, each with the copy of the run that has it; warn of damaged ones."""
         for contents, found in newest_of(self.location.contents()):
             if isinstance(found, Manifest):
                 yield contents, found
@@ -150,12 +151,12 @@ class Run:
 
     @property
     def generation(self) -> int:
-        """Newest complete generation; 0: none."""
+        """Number of the newest complete generation; 0: none."""
         return 0 if self.newest is None else self.newest[1].generation
 
     @cached_property
     def _latest_values(self) -> Mapping[str, Any]:
-        """The run's latest configuration in the store, which others may have changed: not trusted."""
+        """Values of the run's latest configuration as stored; others may have changed them, so they are not trusted."""
         begun = self._begun_values
         trained = begun if self.newest is None else self.newest[1].config
         return requested_config(self.location, self.generation) or trained
@@ -164,8 +165,8 @@ class Run:
     def config(self) -> Config:
         """The configuration with which the run was last trained, or was last requested to continue.
 
-        The store may have moved, or come from somebody else: settings that belong to a machine are this machine's. If
-        the store is remote, the path of the data is the one with which this machine last trained the run, if it did.
+        The store may have moved, or come from somebody else: so `MACHINE_SETTINGS` have this machine's values. If the
+        store is remote and this machine has trained the run, the path of the data is the one that it used last.
         """
         store, local = self._settings.store, self._settings.local
         config = _config_of(self.location, self._latest_values, self._own)
@@ -180,11 +181,11 @@ class Run:
     def config_to_resume(self, data: str | None = None) -> Config:
         """Return the configuration with which this machine continues the run.
 
-        `data` is the path of its prices; by default `EIGEN_DATA`, or else the path with which this machine trained it.
+        `data` is the path of the prices; None: the environment variable `EIGEN_DATA`, or else the path in `config`.
 
         Raises:
-            InputError: the path of its prices is not known, or its task imports a module that neither this machine's
-                own settings nor its environment variables name.
+            InputError: the prices are not found, or the run's task imports a module, and neither the handle's `own`
+                settings nor the environment variables of this process name that task (`require_trusted_task`).
         """
         config = self.config
         named = [dict(self._own or {}).get("task"), os.environ.get(TASK_VARIABLE)]
@@ -227,7 +228,7 @@ class Run:
         moved = set()
         remote = self.location.remote
         if before is not None and now is not None and (remote or not Path(os.path.expanduser(before)).exists()):
-            # The data may have moved: the panel's fingerprint shows whether they are those that the run began with.
+            # The data may have moved: their hash shows later whether they are those that the run began with.
             moved = {"market.data"}
         differing = [key for key in differing_keys(begun, config) if not is_changeable(key) and key not in moved]
         if differing:
@@ -238,7 +239,7 @@ class Run:
             )
 
     def begin(self, config: Config) -> RunLocation:
-        """Create the run with this configuration if it is missing; `InputError` if it has another (`require_same_settings`)."""
+        """Create the run with this configuration, or, if it exists, call `require_same_settings`."""
         if self.exists:
             self.require_same_settings(config)
         else:
@@ -250,7 +251,7 @@ class Run:
         return self.location
 
     def keep_request(self, config: Config) -> None:
-        """Record `config` as the run's latest before a checkpoint contains it; this process must hold its lock."""
+        """Record `config` as the run's latest until a checkpoint contains it; this process must hold the run's lock."""
         if self.config != config:
             remember_request(self.location, self.generation, stored_values(config))
 
@@ -272,28 +273,28 @@ class Run:
         return None
 
     def is_complete(self, config: Config, generation: int | None = None) -> bool:
-        """Whether the run has all generations of `config`, and has played the holdout episodes, if there are any.
+        """Whether the run has all `config.generations`, and has played the holdout episodes if it holds out data.
 
-        `generation` is the newest intact one; by default the newest one.
+        `generation` is the newest undamaged one of the run; None: the one of its newest manifest.
         """
         newest = self.generation if generation is None else generation
         return newest >= config.generations and (not config.has_holdout or self.holdout_of(newest) is not None)
 
     def is_running(self) -> bool:
-        """Whether a process holds the run's lock on this machine, or its lease."""
+        """Whether a process holds the lock on the run's folder here, or the run's lease in a remote store."""
         location = self.location
         if location.is_locked():
             return True
         return location.remote and is_live(location.store, self.name)
 
     def is_in_store(self) -> bool:
-        """Whether the store has the newest generation, rather than this machine alone."""
+        """Whether the newest generation is in the store, and not only on this machine, waiting for its upload."""
         here = self.location.local.newest_manifest() if self.location.remote else None
         there = None if here is None else self.location.stored.newest_manifest()
         return here is None or (there is not None and there.generation >= here.generation)
 
     def status(self) -> RunStatus:
-        """Return the status after the newest generation with intact records, without reading weights and replay."""
+        """Return the status after the newest generation with undamaged records; weights and replay are not read."""
         location, config = self.location, self.config
         manifest, history, telemetry = self._records()
         generation = history[-1].generation if history else 0
@@ -330,7 +331,7 @@ class Run:
                 telemetry = parse_telemetry(contents.document(manifest, "telemetry"), generation)
             except (DamagedGenerationError, UnfitRecordsError, KeyError) as error:
                 logger.warning(
-                    "Run '%s': records of generation %d are damaged, those of an older one are used (%s).",
+                    "Run '%s': records of generation %d are damaged, those of an older generation are used (%s).",
                     *(self.name, generation, error),
                 )
                 continue
@@ -345,7 +346,7 @@ class Run:
         try:
             location.store.stat(location.stored.object_name(CONFIG_NAME))
         except StoreUnavailableError as error:
-            logger.warning("%s. What is on this machine is shown.", str(error).rstrip("."))
+            logger.warning("%s. What is on this machine is shown, and may be older.", str(error).rstrip("."))
             self.location = replace(location, remote=False)
 
 
@@ -357,7 +358,7 @@ def status_of(store: str, name: str) -> RunStatus:
 
 
 def statuses_of(store: str) -> tuple[list[RunStatus], dict[str, str]]:
-    """Return the status of each run of a store; and for runs that cannot be read, by name, a sentence that says why."""
+    """Return the status of each run of a store that can be read, and for each other run, by name, why it cannot."""
     statuses, unreadable = [], {}
     for name in runs_in(store):
         try:
@@ -368,7 +369,7 @@ def statuses_of(store: str) -> tuple[list[RunStatus], dict[str, str]]:
 
 
 def require_store(settings: CheckpointConfig) -> None:
-    """Check within 15 seconds that a remote store can be used; a folder is checked when the run is created."""
+    """Check within 15 seconds that a remote store can be used, or raise; a folder is checked when a run is created."""
     if is_remote(settings.store):
         open_store(settings.store).check()
 
@@ -383,10 +384,10 @@ def is_changeable(key: str) -> bool:
 
 
 def require_same_definition(subject: str, begun: Config, now: Config, options: Sequence[str]) -> None:
-    """Raise `InputError` if a walk or sweep would be continued with another definition.
+    """Raise `InputError` if a walk or sweep (both train several runs) would be continued with another definition.
 
-    `subject` begins the sentence, for example `Walk 'years'`; `options` name the options that differ. Settings that
-    may change between the generations of a run may change here too, but for the number of generations.
+    `subject` begins the message, for example `Walk 'years'`; `options` name the command's options that differ. Settings
+    that may change between the generations of a run may change here too, except for the number of generations.
     """
     settings = [key for key in differing_keys(begun, now) if key == "generations" or not is_changeable(key)]
     differing = [*options, *settings]
@@ -398,9 +399,9 @@ def require_same_definition(subject: str, begun: Config, now: Config, options: S
 
 
 def require_trusted_task(task: str, subject: str, named: Sequence[str | None]) -> None:
-    """Raise `InputError` for a task that imports a module, unless it is in `named`.
+    """Raise `InputError` for a task that imports a module (`gym:module:Name`), unless it is in `named`.
 
-    `subject` begins the message, for example `Run 'long' plays`; `named` are the tasks that this machine names itself.
+    `subject` begins the message, for example `Run 'long' plays`; `named` are tasks that this machine's user has named.
     """
     if not names_module(task) or task in named:
         return
@@ -418,9 +419,9 @@ def _given(store: str, local: str) -> CheckpointConfig:
 
 
 def _stored_local(values: Mapping[str, Any]) -> str | None:
-    """Return `checkpoint.local` of a stored configuration; None if it is no folder of this user.
+    """Return `checkpoint.local` of a stored configuration; None if the folder does not belong to this process's user.
 
-    Another user could fill a folder of their own, or exchange a link: links in the path are resolved.
+    Another user could fill a folder that belongs to them, or exchange a link: links in the path are resolved.
     """
     section = values.get("checkpoint")
     named = section.get("local") if isinstance(section, Mapping) else None
@@ -447,7 +448,7 @@ def _warn_once(sentence: str) -> None:
 
 
 def _config_of(location: RunLocation, values: Mapping[str, Any], own: Mapping[str, Any] | None = None) -> Config:
-    """Return a stored configuration with this machine's values of settings that belong to a machine."""
+    """Return a stored configuration with this machine's values of `MACHINE_SETTINGS`; `InputError` if it is invalid."""
     own = merge(values_of_environment(os.environ), {} if own is None else own)
     # Its store is the one in which it was found.
     own = merge({"checkpoint": {"store": location.store.url}}, own)

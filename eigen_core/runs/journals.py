@@ -1,4 +1,4 @@
-"""Journals stored with a run's checkpoints: attempts, stops, requests, memory reports, starts and the goodput."""
+"""Journals (lists of events) beside a run's checkpoints: attempts, stops, requests, starts; goodput, memory reports."""
 
 import logging
 import time
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MOST_ATTEMPTS = 3
-"""After this many scheduled resumes that do not complete its next generation, a run is blocked."""
+"""A run is blocked after this many scheduled resumes in a row that have not completed its next generation."""
 
 _REPORTS = "memory"
 _REPORTS_KEPT = 20
@@ -36,11 +36,11 @@ R = TypeVar("R", bound=Record)
 
 
 class BlockedError(Exception):
-    """A run is not resumed by schedule any more; the message says why and how to change that."""
+    """A run is blocked: it is not resumed by schedule any more. The message says why, and how to resume it."""
 
 
 class Journal(Generic[R]):
-    """The newest `kept` records of a kind, in a JSON file with a checksum; an unreadable file counts as empty."""
+    """The `kept` newest records, of type `kind`, in each run's JSON file `name`; an unreadable one counts as empty."""
 
     def __init__(self, name: str, kind: type[R], kept: int = 20) -> None:
         self._name = name
@@ -48,11 +48,11 @@ class Journal(Generic[R]):
         self._kept = kept
 
     def read(self, location: RunLocation) -> list[R]:
-        """Return the records, oldest first, from the longest of the copies on this machine and in the store."""
+        """Return a run's records, oldest first, from the copy with more records, on this machine or in the store."""
         return max((self._read_in(contents) for contents in location.contents()), key=len)
 
     def append(self, location: RunLocation, record: R) -> list[R]:
-        """Add a record (`replace`), and return all records of the run."""
+        """Add a record, drop the oldest beyond `kept`, and return the run's records; writes as `replace` does."""
         records = [*self.read(location), record][-self._kept :]
         self.replace(location, records)
         return records
@@ -64,7 +64,7 @@ class Journal(Generic[R]):
             try:
                 contents.write_json(self._name, fields)
             except StoreUnavailableError as error:
-                logger.warning("%s of run '%s' is kept on this machine only: %s", self._name, location.name, error)
+                logger.warning("%s of run '%s' was written on this machine only: %s", self._name, location.name, error)
 
     def _read_in(self, contents: RunContents) -> list[R]:
         try:
@@ -83,7 +83,7 @@ class Attempt(Record):
     """One scheduled resume of a run."""
 
     generation: Annotated[int, Field(ge=1)]
-    """The first generation that it was to train."""
+    """The first generation that this resume was to train."""
     moment: str
     """Time of the attempt (ISO 8601, UTC)."""
 
@@ -92,7 +92,7 @@ ATTEMPTS = Journal(ATTEMPTS_NAME, Attempt)
 
 
 def count_attempt(location: RunLocation, generation: int) -> None:
-    """Record a scheduled resume before it starts; `BlockedError` if the last three all started with this generation."""
+    """Record a scheduled resume before it starts; `BlockedError` if `has_failed_too_often` for `generation`."""
     if has_failed_too_often(location, generation):
         since = ATTEMPTS.read(location)[-MOST_ATTEMPTS].moment
         raise BlockedError(
@@ -104,7 +104,7 @@ def count_attempt(location: RunLocation, generation: int) -> None:
 
 
 def withdraw_attempt(location: RunLocation) -> None:
-    """Remove the last attempt, which ended for a reason that has nothing to do with the run."""
+    """Remove a run's last attempt, so that it does not count: it ended for a reason outside of the run."""
     ATTEMPTS.replace(location, ATTEMPTS.read(location)[:-1])
 
 
@@ -114,7 +114,7 @@ def has_failed_too_often(location: RunLocation, generation: int) -> bool:
 
 
 class Stop(Record):
-    """A user has cancelled or suspended the run."""
+    """A user's cancellation or suspension of the run."""
 
     moment: str
     """Time of the stop (ISO 8601, UTC)."""
@@ -124,24 +124,24 @@ _STOPS = Journal("stops.json", Stop)
 
 
 def remember_stop(location: RunLocation) -> None:
-    """Record that a user has stopped a run, which must exist: it is not resumed by schedule any more."""
+    """Record that a user has stopped a run, which must exist; from now on schedules do not resume it."""
     _STOPS.append(location, Stop(moment=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"))
 
 
 def is_stopped(location: RunLocation) -> bool:
-    """Whether a user has stopped a run, and nobody has continued it by its name since."""
+    """Whether a user has stopped a run, and no user has resumed or launched it by its name since."""
     return bool(_STOPS.read(location))
 
 
 def forget_stops_and_attempts(location: RunLocation) -> None:
-    """Let a run be resumed by schedule again: a user has continued it by its name."""
+    """Let schedules resume a run again, since a user has resumed or launched it by its name."""
     for journal in (ATTEMPTS, _STOPS):
         if journal.read(location):
             journal.replace(location, [])
 
 
 class Request(Record):
-    """A request to continue a run after `generation` (0: from its start) with another configuration."""
+    """A request to continue a run after its last complete `generation` (0: none) with another configuration."""
 
     generation: int
     config: dict[str, JsonValue]
@@ -151,7 +151,7 @@ _REQUESTS = Journal("requests.json", Request)
 
 
 def remember_request(location: RunLocation, generation: int, config: Mapping[str, JsonValue]) -> None:
-    """Record the configuration with which a run continues after `generation`, before a checkpoint contains it."""
+    """Record the configuration with which a run continues after `generation`, until a checkpoint contains it."""
     _REQUESTS.append(location, Request(generation=generation, config=dict(config)))
 
 
@@ -161,7 +161,7 @@ def requested_config(location: RunLocation, generation: int) -> dict[str, JsonVa
 
 
 def write_memory_report(location: RunLocation, report: "MemoryReport", generation: int, phase: str) -> Path:
-    """Write a report into the run's folder and remove old ones; return the path of its markdown."""
+    """Write a report to the run's folder and remove the oldest beyond 20; return the path of its markdown file."""
     # Imported here because it loads torch, which a table of runs does without.
     from eigen_core.machine import write_report
 
@@ -176,20 +176,20 @@ def write_memory_report(location: RunLocation, report: "MemoryReport", generatio
 
 
 def memory_reports(folder: Path) -> list[Path]:
-    """Return the reports in a run's folder (markdown), newest first."""
+    """Return the paths of the memory reports (markdown) in a run's folder, newest first."""
     return sorted((folder / _REPORTS).glob("*.md"), reverse=True)
 
 
 class OwnSettings(Record):
-    """Settings with which a run was last trained on this machine: `market.data`."""
+    """Path of the prices (`market.data`) with which this machine last trained a run of a remote store."""
 
     data: str | None
 
 
 def own_settings(location: RunLocation, local: str) -> OwnSettings | None:
-    """Return this machine's settings of a run in a remote store; None if it was never trained here.
+    """Return the `OwnSettings` of a run, kept in the folder `local`, a value of `checkpoint.local`.
 
-    `local` is a value of `checkpoint.local`, in whose folder they may be.
+    Returns None if the store is a folder, or the run was never trained on this machine with this `local`.
     """
     if not location.remote:
         return None
@@ -199,12 +199,12 @@ def own_settings(location: RunLocation, local: str) -> OwnSettings | None:
     except MissingObjectError:
         return None
     except (InputError, StoreUnavailableError, KeyError, ValueError) as error:
-        logger.warning("The data path of run '%s' here is lost, give it with --data: %s", location.name, error)
+        logger.warning("The data path kept for run '%s' is unreadable, use --data: %s", location.name, error)
         return None
 
 
 def remember_own_settings(config: Config, name: str) -> None:
-    """Keep this machine's settings of a run in a remote store, in the folder `checkpoint.local`."""
+    """Keep the `OwnSettings` of a run in the folder `checkpoint.local`; if its store is a folder, do nothing."""
     settings = config.checkpoint
     if is_remote(settings.store):
         content = checksummed(OwnSettings(data=config.market.data).model_dump(mode="json"))
@@ -216,21 +216,21 @@ def _own_store(store: str, local: str) -> LocalStore:
 
 
 HEARTBEAT = "alive"
-"""File in a run's folder that a training touches between its steps, and removes unless it is interrupted."""
+"""File in a run's folder that a training touches between its steps, and removes when it ends without interruption."""
 _TOUCH_SECONDS = 0.5
 
 Seconds = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
 
 class Start(Record):
-    """One start of a training of a run, and the end of the previous one."""
+    """A start of training a run, and the use of time by the training before it (that of the previous start)."""
 
     moment: AwareDatetime
-    """Start of its first phase (UTC)."""
+    """Start of the first phase (UTC)."""
     waited_seconds: Seconds
-    """From the interruption of the previous training, or else from the start of this process, to `moment`."""
+    """From the interruption of the previous training, or, if there was none, the start of this process, to `moment`."""
     kept_seconds: Seconds = 0.0
-    """Time of the previous training up to its last checkpoint."""
+    """Time of the previous training up to its last checkpoint; 0: there was no previous training."""
     lost_seconds: Seconds | None = None
     """Time of the previous training after its last checkpoint; None: it was not interrupted."""
 
@@ -243,11 +243,11 @@ class Goodput:
     """Use of a run's time, from its first start to its newest checkpoint.
 
     Attributes:
-        useful_seconds: training that checkpoints hold.
-        lost_seconds: training between a last checkpoint and an interruption.
-        waiting_seconds: from each interruption, or else each start of a process, to the next first phase.
+        useful_seconds: training whose results are in checkpoints.
+        lost_seconds: training after the last checkpoint before an interruption.
+        waiting_seconds: sum of `Start.waited_seconds`.
         interruptions: number of trainings that ended early without a request to stop.
-        recovery_seconds: mean time from an interruption to the next first phase; None: no interruption.
+        recovery_seconds: mean time from an interruption to the start of the next training; None: no interruption.
     """
 
     useful_seconds: float
@@ -271,7 +271,7 @@ class Goodput:
 
 
 def goodput(starts: Sequence[Start], last_checkpoint: datetime | None) -> Goodput | None:
-    """Return the goodput of a run, given all its starts and the time of its newest manifest (UTC)."""
+    """Return the goodput, given a run's starts, oldest first, and its last checkpoint's time; None: no useful time."""
     if not starts or last_checkpoint is None:
         return None
     useful = sum(start.kept_seconds for start in starts) + _between(starts[-1].moment, last_checkpoint)
@@ -292,10 +292,10 @@ def goodput(starts: Sequence[Start], last_checkpoint: datetime | None) -> Goodpu
 def goodput_recorded(
     location: RunLocation, last_checkpoint: datetime | None, stop_requests: tuple[type[BaseException], ...]
 ) -> Iterator[list[Start]]:
-    """Record a start, and the time of the last training step until the block ends; yield all starts of the run.
+    """Record a start, and keep the time of the newest training step during the block; yield all starts of the run.
 
     Exceptions other than `stop_requests` are interruptions, which the next start on this machine records. A start on
-    another machine does not know the time of the interruption.
+    another machine counts as one without an interruption before it, since the `HEARTBEAT` file is on this machine.
     """
     heartbeat = location.root / location.name / HEARTBEAT
     starts = STARTS.append(location, _start(heartbeat, STARTS.read(location), last_checkpoint))
@@ -342,5 +342,5 @@ def _touching(heartbeat: Path) -> Callable[[], None]:
 
 
 def _between(earlier: datetime, later: datetime) -> float:
-    """Return seconds, 0 if the clock was set back."""
+    """Return the seconds from `earlier` to `later`; 0 if they are negative, as after the clock was set back."""
     return max((later - earlier).total_seconds(), 0.0)

@@ -1,4 +1,4 @@
-"""Listeners that receive the events of a training."""
+"""Listeners, such as displays and trackers, receive the events of a training."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Training:
-    """A run that is prepared for training; this process holds its session."""
+    """A run that this process has locked (`session`) and prepared for training, with its plan and memory guard."""
 
     name: str
     state: "TrainingState"
@@ -47,31 +47,31 @@ class Listener:
         """`done` of `total` steps of the loop `name` are complete (`eigen_core.common.progress`)."""
 
     def chosen(self, generation: int) -> None:
-        """The run was chosen; `generation` is the next one to train."""
+        """The process begins to prepare the run, whose next generation to train is `generation`."""
 
     def prepared(self, training: Training) -> None:
         """This process has locked the run and loaded its newest generation; the run may be complete."""
 
     def begun(self, training: Training, starts: "Sequence[Start]") -> None:
-        """Training begins; `starts`: all starts of the run, the last one now."""
+        """Training begins; `starts` are all starts of the run, oldest first, this one included."""
 
     def phase_started(self, generation: int, phase: str) -> None:
-        """A phase of `generation` begins."""
+        """A phase of `generation` begins: evaluate, train, evolve, checkpoint, plot, holdout or upload."""
 
     def checkpointed(self, training: Training) -> None:
-        """The newest generation is in a checkpoint."""
+        """The newest generation of `training.state` is in a checkpoint on this machine."""
 
     def plotted(self, generation: int, paths: Sequence[Path]) -> None:
-        """The plots after `generation` were drawn, usually while the next generation is computed."""
+        """The plots up to `generation` are in the files `paths`; usually the next generation is already computed."""
 
     def generation_finished(self, record: "GenerationRecord", telemetry: "Telemetry") -> None:
         """A generation is complete and in a checkpoint; its plots may follow later."""
 
     def completed(self, training: Training, result: "HoldoutResult | None") -> None:
-        """The run has all its generations; `result`: of its holdout episodes, None if it has none."""
+        """The run has all its generations; `result` is that of its holdout episodes, None if it has none."""
 
     def memory_reported(self, report: "MemoryReport") -> None:
-        """The memory guard aborted the training, or SIGUSR1 requested a report: then from another thread."""
+        """The memory guard aborted the training, or SIGUSR1 requested a report, which comes from another thread."""
 
 
 _active: ContextVar[tuple[Listener, ...]] = ContextVar("eigen_listeners", default=())
@@ -79,7 +79,7 @@ _active: ContextVar[tuple[Listener, ...]] = ContextVar("eigen_listeners", defaul
 
 @contextmanager
 def observed_by(listener: Listener) -> Iterator[None]:
-    """Send the events of every training inside the block, and the steps of its loops, to `listener`."""
+    """Send the events of every training inside the block, and the progress of all loops, to `listener` alone."""
     token = _active.set((listener,))
     try:
         with progress_to(listener):
