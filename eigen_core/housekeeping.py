@@ -48,7 +48,7 @@ class Verification:
     """The damages of a run in a store, and of the store's evaluation log (its list of all results of agents).
 
     `deep`: whether SHA-256 was checked; `generations`: those with an undamaged manifest (description of a checkpoint),
-    ascending; `unreferenced_files`: number of the run's data files that none of these manifests names.
+    ascending; `unreferenced_...`: number and size of the run's data files that none of these manifests names.
     """
 
     run: str

@@ -13,7 +13,7 @@ from eigen_core.config.registry import ENCODERS, load_class
 from eigen_core.networks.layout import Parameters, ParameterShape, linear, linear_shapes
 
 FirstDay = int | Tensor
-"""Index of the first day of a block; as an int64 scalar tensor, so that a CUDA graph can be replayed for any block."""
+"""Index of the first day of a block: an int, or an int64 scalar tensor, so that one CUDA graph serves all blocks."""
 
 
 class Encoder(Protocol):
@@ -39,7 +39,7 @@ class Encoder(Protocol):
         """Return the embeddings of consecutive days: float32 `[agents, days, symbols, embedding]`."""
 
     def encode_days(self, parameters: Parameters, days: Tensor, first_day: FirstDay, block_days: int) -> Tensor:
-        """Return the embeddings of days, int64 `[agents, batch]`, all in the `block_days` days from `first_day` on."""
+        """Return `[agents, batch, symbols, embedding]` of days `[agents, batch]`, in `block_days` from `first_day` on."""
 
 
 def encoder_class(config: NetworkConfig) -> type[Encoder]:
