@@ -79,9 +79,9 @@ def _update(artifact: UUID, markdown: str, description: str) -> bool:
     return True
 
 
-def publish_cleaning(store: str, rows: list[Row]) -> None:
+def publish_cleaning(description: str, rows: list[Row]) -> None:
     with client_or_warning("The table of the cleanup was not sent to Prefect", get_run_logger()):
-        create_table_artifact(table=rows, key="cleanup", description=f"Cleanup of the runs in {store}")
+        create_table_artifact(table=rows, key="cleanup", description=description)
 
 
 def server_is_there() -> bool:

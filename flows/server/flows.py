@@ -177,8 +177,9 @@ def cleanup_flow(grace_hours: Annotated[float, Field(ge=0)] = 24.0, dry_run: boo
     store = store_from_environment(os.environ) or CheckpointConfig().store
     cleaned = clean_runs(store, None, grace_hours * 3_600.0, dry_run=dry_run)
     freed = sum(run.bytes_freed for run in cleaned)
-    get_run_logger().info("%d runs in %s, %s freed", len(cleaned), store, size(freed))
-    publish_cleaning(store, [_row(run) for run in cleaned])
+    what = f"Dry run of a cleanup of {store}: nothing is removed" if dry_run else f"Cleanup of the runs in {store}"
+    get_run_logger().info("%s, %d runs, %s", what, len(cleaned), size(freed))
+    publish_cleaning(what, [_row(run) for run in cleaned])
     return freed
 
 

@@ -129,7 +129,7 @@ def _run_to_resume(config: Config) -> ChosenRun | State[None]:
         flow_runs.name_flow_run(f"{request.run} is suspended")
         return Completed(name=flow_runs.SUSPENDED_NAME, message=stopped)
     flow_runs.name_flow_run("nothing to resume")
-    nothing = "The last requested run is complete" if request is not None else "Every run is complete or stopped"
+    nothing = "The last requested run is complete" if request is not None else "No run is left to resume"
     return Completed(name=flow_runs.NOTHING_NAME, message=stopped or f"{nothing} in {config.checkpoint.store}.")
 
 

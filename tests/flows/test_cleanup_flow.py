@@ -35,6 +35,11 @@ def table() -> Any:
     return json.loads(shown("cleanup"))
 
 
+def described() -> str:
+    found: Any = Artifact.get("cleanup")
+    return str(found.description)
+
+
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The worker's store of two runs of four generations each, of which two stay."""
@@ -50,8 +55,9 @@ def test_every_run_of_a_store_is_cleaned_and_shown(store: Path, tmp_path: Path) 
     said = cleanup_flow(0.0, dry_run=True)
     assert [objects_of(location) for location in places] == before
     found = table()
+    assert described() == f"Dry run of a cleanup of {store}: nothing is removed"
     assert cleanup_flow(0.0) == said > 0
-    assert table() == found
+    assert (table(), described()) == (found, f"Cleanup of the runs in {store}")
     assert [list(row) for row in found] == [ROW_KEYS] * 2
     assert [(row["run"], row["generations removed"]) for row in found] == [("first", 2), ("second", 2)]
     assert [whole_generations(location.local) for location in places] == [[3, 4]] * 2
