@@ -39,7 +39,7 @@ class Encoder(Protocol):
         """Return the embeddings of consecutive days: float32 `[agents, days, symbols, embedding]`."""
 
     def encode_days(self, parameters: Parameters, days: Tensor, first_day: FirstDay, block_days: int) -> Tensor:
-        """Return `[agents, batch, symbols, embedding]` of days `[agents, batch]`, in `block_days` from `first_day` on."""
+        """Return `[agents, batch, symbols, embedding]` of days `[agents, batch]` in the block from `first_day` on."""
 
 
 def encoder_class(config: NetworkConfig) -> type[Encoder]:

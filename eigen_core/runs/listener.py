@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from eigen_core.generation import TrainingState
     from eigen_core.machine import MemoryGuard, MemoryReport
     from eigen_core.planning.run_plan import RunPlan
-    from eigen_core.task import TaskData
     from eigen_core.runs.journals import Start
+    from eigen_core.task import TaskData
 
 
 @dataclass(frozen=True)
