@@ -122,9 +122,9 @@ class Doctor:
             except (InputError, StoreUnavailableError) as error:
                 found = str(error)
             except ImportError as error:
-                found, advice = f"it cannot be loaded: {_first_line(error)}", "Install it again: make setup."
+                found, advice = f"it cannot be loaded: {_first_line(error)}", "Install it again (make setup, or pip)."
             except MemoryError:
-                found, advice = "there is not enough memory for this check", "Raise the limit, such as ulimit -v."
+                found, advice = "there is not enough memory for this check", "Raise the memory limit (ulimit -v)."
             except Exception as error:  # noqa: BLE001 - whatever is wrong is what the check is for
                 found = f"{type(error).__name__}: {_first_line(error)}"
             yield Finding(name, status, found, advice)

@@ -366,7 +366,7 @@ def print_act(console: Console, found: "Act") -> None:
         table.add_row(order.side, order.symbol, *numbers, order.latest_exit or "–")
     if after.orders:
         table.print(console)
-        print_line(console, "Sizes are those at the last close; latest exits count holidays as days of trading.")
+        print_line(console, "Sizes assume the last close; latest exits count holidays as days of trading.")
     else:
         print_line(console, "Nothing is ordered.")
     account = f"equity {after.equity:,.2f}, cash {after.cash:,.2f}, positions {len(after.positions)}"
@@ -380,7 +380,7 @@ def _print_reconciliation(console: Console, found: "Reconciliation") -> None:
     same = f"the same on {count(found.agreeing, 'day')}, different on {differing}"
     print_line(console, f"Orders of earlier days, computed again from the prices as they are now: {same}.")
     for day in found.differences:
-        issued = "no orders were asked for" if day.missed else f"ordered {day.issued or 'nothing'}"
+        issued = "eigen act was not called" if day.missed else f"ordered {day.issued or 'nothing'}"
         print_line(console, f"  {day.date}: {issued}, now it would be {day.replayed or 'nothing'}")
     for size in found.sizes:
         issued, replayed = f"{size.issued:,.2f}", f"{size.replayed:,.2f}"
@@ -392,7 +392,7 @@ def _print_reconciliation(console: Console, found: "Reconciliation") -> None:
         changed = f"{one.price} of {one.dates[0]} {then}, now {now}{alike}"
         print_line(console, f"  {one.symbol}: prices {days} were corrected since: {changed}")
     if found.corrections:
-        print_line(console, "The replay trades at the corrected prices: differences may come from them.")
+        print_line(console, "Orders computed again are for the corrected prices: differences may come from them.")
 
 
 @examples(
@@ -510,9 +510,9 @@ def print_importance(console: Console, found: "RunImportance") -> None:
         table.print(console)
     print_line(
         console,
-        "Other decisions: days on which something else is bought, or nothing, once these values are those of other "
-        "days; of a portfolio, the share of it that is in other assets. Loss: what a trade, or a portfolio in a year, "
-        "then gains less beyond the market.",
+        "Other decisions: share of the days on which an agent buys something else, or nothing, if these values come "
+        "from other days; of a portfolio, the share that is then in other assets. Loss: how much less a trade, or a "
+        "portfolio in a year, then gains beyond the market.",
     )
     if found.low_columns:
         print_line(console, f"Hardly used: {', '.join(found.low_columns)}.")

@@ -140,7 +140,7 @@ def _run(status: "Status") -> list[tuple[str, Fact]]:
 
 
 def _resume(schedule: "ScheduleStatus") -> str:
-    how = "every 10 minutes" if schedule.active else "off until a launch"
+    how = "every 10 minutes" if schedule.active else "off until the next launch"
     if schedule.next is None:
         return how
     if schedule.next < datetime.now(UTC):
@@ -380,7 +380,7 @@ def logs(
                 break
             time.sleep(2.0)
     if last is None:
-        say(f"The server at {api} has no log of run '{name}'.")
+        say(f"The server at {api} has no log of run '{name}': `eigen runs` lists the runs of the store.")
 
 
 def alerts(
@@ -394,7 +394,7 @@ def alerts(
     The request is JSON with the keys text (a sentence, which Slack shows), flow_run, state and page.
     """
     if (url is None) != off:
-        raise InputError("Give the address to call, or --off.")
+        raise InputError("Give the URL that gets the requests, or --off.")
     _environment()
     from flows.server import deployments
 
