@@ -68,9 +68,9 @@ class JobResult:
 
 IsStopped = Callable[[], bool]
 Train = Callable[[RunJob, Path, IsStopped], JobResult]
-"""Trains a run as `train_in_subprocess` does."""
+"""Function with the first three arguments and the result of `train_in_subprocess`, on this machine or a worker."""
 Task = Callable[[Train, IsStopped], None]
-"""Trains runs by calling the first argument with, as `is_stopped`, the second one or a function that stops earlier."""
+"""Function that trains runs by its first argument; `is_stopped` is its second one, or one that is true earlier."""
 _STOPPED = JobResult(-signal.SIGTERM, "")
 
 
