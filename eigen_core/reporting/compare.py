@@ -25,7 +25,7 @@ from eigen_core.trading import EquityCurve
 from eigen_core.trading.metrics import Metrics
 
 COLOURS = (VERMILLION, BLUE, GREEN, PURPLE, ORANGE, SKY, INK)
-"""Colours of the runs: at most this many are compared."""
+"""Colours of the runs on the HTML page; as many runs can be compared at most."""
 
 Account = tuple[str, EquityCurve, Metrics]
 """Name, equity and metrics of an account."""

@@ -202,7 +202,7 @@ METRICS: dict[str, tuple[str, Callable[[float], str]]] = {
     "alpha": ("Alpha (ann.)", _fraction),
     "information_ratio": ("Information Ratio", ratio),
 }
-"""Title and format of each field of `Metrics`, in the order of the table."""
+"""By field of `Metrics`: its title and a function that formats it, in the order of the table."""
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ def _text(value: float | None, text: Callable[[float], str]) -> str:
 
 
 def basis_of_metrics(played: SpanResult) -> str:
-    """Return a sentence: metrics use daily returns, so many periods a year, and this risk-free rate."""
+    """Return a sentence on what annual metrics are computed from: daily returns, periods a year, risk-free rate."""
     risk_free = percent(played.risk_free, 2)
     return f"Daily returns, {played.periods_per_year} periods a year, risk-free rate {risk_free} a year."
 
@@ -271,7 +271,7 @@ def _cell(fraction: float | None, full: float) -> Cell:
 
 
 def trade_tables(trades: pd.DataFrame) -> list[Table]:
-    """Return tables of the first, last, best and worst of the trades (`SpanResult.trades`); one table of up to 10."""
+    """Return tables of the first, last, best and worst of `SpanResult.trades`, or of up to 10 trades one table."""
     ordered = trades.sort_values("fill", kind="stable")
     if len(ordered) <= 2 * _SHOWN_TRADES:
         return [_trades("All trades", ordered)] if len(ordered) else []
@@ -298,7 +298,7 @@ def _trades(caption: str, trades: pd.DataFrame) -> Table:
 def assets_table(by_asset: pd.DataFrame, capital: float, weights: pd.DataFrame | None = None) -> Table:
     """Return a table of the gain of each asset, best first; of more than 20 assets only the 10 best and the 10 worst.
 
-    `by_asset` and `weights` are of `SpanResult`. With weights, show means of them, not the share of trades with a gain.
+    `by_asset`, `weights`: see `SpanResult`. With weights, show their means instead of the share of trades with a gain.
     """
     held = None if weights is None else weights.mean()
     assets = by_asset.to_dict("records")

@@ -321,7 +321,7 @@ _COLOURS = {
     "vermillion": (VERMILLION, "#F58B4C"),
     "purple": (PURPLE, "#DE9DC1"),
 }
-"""Colours by the name of their CSS variable: on a light and on a dark background."""
+"""By the name of a CSS variable, the variable's colour on a light and on a dark background."""
 _TEXT_COLOURS = {f"{name}-text": (label_colour(light), dark) for name, (light, dark) in _COLOURS.items()}
 _PAPER = ("#FFFFFF", "#16181B")
 
