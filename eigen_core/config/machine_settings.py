@@ -68,7 +68,7 @@ TASK_VARIABLE = "EIGEN_TASK"
 
 
 def secrets_in(values: Mapping[str, Any], levels: int = _LEVELS) -> Iterator[str]:
-    """Yield a sentence for each value with a user or a password; deeper than `levels` dictionaries none is searched."""
+    """Yield a sentence for each value that has a user or a password; search at most `levels` dictionaries deep."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             if levels:
