@@ -253,7 +253,7 @@ class Config(Section):
     def _sections_agree(self) -> Self:
         if self.scheduler is not None and self.workers != 0:
             raise ValueError(
-                f"scheduler {self.scheduler} has its own workers, and workers is {self.workers}: give only one of both"
+                f"scheduler {self.scheduler} has its own workers, and workers is {self.workers}: give only one of these"
             )
         if not has_prices(self.task):
             return self
