@@ -43,7 +43,7 @@ _STRICT = ConfigDict(strict=True)
 class Section(BaseModel):
     """A frozen section of the configuration that rejects unknown keys and values of the wrong type.
 
-    `ordered` lists two dotted keys, of which the first must not exceed the second, and the end of the error message.
+    `ordered` lists triples: two dotted keys, the first of which must not exceed the second, and the end of the error.
     """
 
     model_config = ConfigDict(
