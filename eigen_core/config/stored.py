@@ -70,7 +70,7 @@ def _flat_learner_of_version_10(values: dict[str, Any]) -> None:
 
 
 def _flat_evolution_of_version_12(values: dict[str, Any]) -> None:
-    """Drop settings that the run's method does not have; with `enabled` false, which only `genetic` has, choose it."""
+    """Drop settings that the run's method does not have; choose `genetic`, which has `enabled`, if that is false."""
     evolution, _ = _section_of(values, "evolution.method")
     evolution.setdefault("method", "genetic")
     if evolution.get("enabled") is False:
