@@ -73,7 +73,7 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
 
 
 def read_market(config: Config) -> CleanPrices:
-    """Return the cleaned prices of `config.market`; `InputError` if there are fewer than `config.required_days`."""
+    """Return the cleaned prices of `config.market`; `InputError` if their days are fewer than `required_days`."""
     prices = read_prices(config)
     config.require_days(len(prices.days))
     return prices
@@ -85,8 +85,8 @@ def read_prices(config: Config) -> CleanPrices:
 
 
 def read_rows(source: Source, config: Config) -> PriceRows:
-    """Read the rows in the period of `config.market`, without suspicious ones if it drops these; `InputError` if the
-    period has no rows, the memory is too small to read them, or over 5 % of them would be dropped."""
+    """Read the rows in the period of `config.market`, without suspicious ones if `market.suspicious` is `drop`.
+    `InputError` if the period has no rows, memory is too small for the files, or over 5 % of rows would be dropped."""
     require_memory_to_read(source, config)
     bundled = {} if config.market.data is not None else {"layout": "wide"}
     market = config.market.model_copy(update=bundled)
