@@ -61,7 +61,7 @@ class Splits:
 
 
 def episode_starts(split: range, window: int, episode_days: int) -> range:
-    """Return the days (indices) of `split` on which episodes can start, `window` days known; `InputError` if none."""
+    """Return the indices of days in `split` on which an episode can start after a full window; `InputError` if none."""
     starts = range(max(split.start, window - 1), split.stop - episode_days + 1)
     if not starts:
         raise InputError(
@@ -295,7 +295,7 @@ def _private_copy(path: Path) -> BufferedRandom:
 
 
 def store_panel(folder: Path, panel: Panel, report: DataReport) -> None:
-    """Write `FINGERPRINT-SHA256.safetensors`, with the SHA-256 of the file; `InputError` if the folder is read-only."""
+    """Write `FINGERPRINT-SHA256.safetensors`, with the SHA-256 of the file; `InputError` if that fails."""
     arrays = {name: np.ascontiguousarray(getattr(panel, name)) for name in _ARRAYS}
     arrays["dates"] = panel.dates.astype(np.int64)
     content = {name: getattr(panel, name) for name in ("fingerprint", "symbols", "feature_names")}
