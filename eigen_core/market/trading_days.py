@@ -57,7 +57,7 @@ class PriceRows:
         return replace(self, codes=self.codes[rows], days=self.days[rows], prices=prices, own=own)
 
     def without(self, suspicious: Sequence[SuspiciousRow]) -> "PriceRows":
-        """Return the rows without the days of `suspicious`; of a change of price scale, without all days before it."""
+        """Drop the days in `suspicious`, but where a symbol's price scale changes, all its days before that day."""
         kept = np.ones(len(self.days), dtype=np.bool_)
         for row in suspicious:
             own, day = self.codes == self.symbols.index(row.symbol), np.datetime64(row.day)
@@ -75,8 +75,8 @@ def rows_of_days(parts: Sequence[FileRows], market: MarketConfig, where: str) ->
     """Join the rows of all files (`parts`, one per file), and aggregate intraday bars to days.
 
     Raises:
-        InputError: symbols are missing or differ only in case, timestamps do not determine the day, or there are
-            intraday bars that cannot be, or by `market.intraday` may not be, aggregated. It names the source, `where`.
+        InputError: symbols are missing or differ only in case, timestamps do not determine the day, or intraday bars
+            cannot be aggregated or `market.intraday` refuses them. The message names the source, `where`.
     """
     symbols = _symbols(parts, market, where)
     codes = {symbol: code for code, symbol in enumerate(symbols)}
@@ -138,14 +138,14 @@ def rows_of_days(parts: Sequence[FileRows], market: MarketConfig, where: str) ->
 
 
 def _to_utc(timestamps: pd.DataFrame) -> "pd.Series[pd.Timestamp]":
-    """Return column `timestamp` in UTC; timestamps without a time zone are unchanged."""
+    """Return column `timestamp` in UTC; it is unchanged where `offset` (seconds ahead of UTC) is NaN, no time zone."""
     if timestamps["offset"].isna().all():
         return timestamps["timestamp"]
     return timestamps["timestamp"] - timestamps["offset"].fillna(0.0).astype(np.int64).astype("timedelta64[s]")
 
 
 def _to_time_zone(timestamps: pd.DataFrame, time_zone: str | None) -> "pd.Series[pd.Timestamp]":
-    """Return column `timestamp` in `time_zone` (None: unchanged); timestamps without a time zone are unchanged."""
+    """Return column `timestamp` in `time_zone`; it is unchanged if that is None, and where `offset` is NaN."""
     if time_zone is None:
         return timestamps["timestamp"]
     local = _to_utc(timestamps).dt.tz_localize("UTC").dt.tz_convert(time_zone).dt.tz_localize(None)
@@ -176,7 +176,7 @@ def _symbols(parts: Sequence[FileRows], market: MarketConfig, where: str) -> tup
 
 
 def _are_bars(rows: pd.DataFrame) -> bool:
-    """Return whether rows are intraday bars: several times a day on most days of symbols, or on 5 % at many times."""
+    """Return whether rows are intraday bars: symbols have several on most days, or on over 5 % at many times of day."""
     if rows["utc"].nunique() == rows["day"].nunique():
         return False
     rows = rows[["code", "utc", "day"]].drop_duplicates()
@@ -254,7 +254,7 @@ def _refuse_sessions_over_midnight(days: Days, where: str) -> None:
 
 
 def _refuse_shifted_weeks(dates: "pd.Series[pd.Timestamp]", time_zone: str | None, zoned: bool, where: str) -> None:
-    """Raise `InputError` if weeks are Tuesday to Saturday, or in a time zone Sunday to Thursday: days are shifted."""
+    """Raise `InputError` if weeks are Tuesday to Saturday, or Sunday to Thursday in a time zone: they are shifted."""
     days = np.unique(dates.to_numpy().astype("datetime64[D]"))
     counts = np.bincount(weekdays_of(days), minlength=7)
     regular = (4 * counts >= counts.max()) & (len(days) >= _DAYS_TO_JUDGE_BY)
