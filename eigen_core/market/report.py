@@ -128,7 +128,7 @@ class UniverseAudit:
 
     @classmethod
     def of(cls, days: Days, assets: int, close: NDArray[np.float64], factor: NDArray[np.float64]) -> Self:
-        """Audit closes (NaN: none) and factors (adjusted close / close), `[days, symbols]`; `assets` are tradable."""
+        """Audit closes (NaN: none) and factors (adjusted / close), `[days, symbols]`; the first `assets` are traded."""
         priced = ~np.isnan(close)
         steps = (np.diff(np.log(column[known])) for column, known in zip(factor.T, priced.T, strict=True))
         growth = (one[np.abs(one) < np.log(_SMALLEST_SPLIT)].sum() for one in steps)
@@ -143,7 +143,7 @@ class UniverseAudit:
 
 @dataclass(frozen=True)
 class SymbolHistory:
-    """A symbol's first and last day with a price (YYYY-MM-DD), and number of days in between with and without one."""
+    """First and last day of a symbol with a price (YYYY-MM-DD); `valid_days` have one, `gap_days` between have none."""
 
     symbol: str
     first_day: str
