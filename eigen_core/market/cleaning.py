@@ -306,7 +306,7 @@ def _jumps(first: Grid, close: Grid) -> Iterator[_Finding]:
 
 
 def _late(adjusted: Grid, close: Grid) -> Iterator[_Finding]:
-    """Find the day of the first adjusted close, if closes begin earlier and that day's two differ by over 2 %."""
+    """Find the day of the first adjusted close, if closes begin earlier and it differs from its close by over 2 %."""
     factor = np.where((adjusted > 0.0) & (close > 0.0), adjusted, np.nan) / np.where(close > 0.0, close, np.nan)
     known = np.flatnonzero(~np.isnan(factor))
     if len(known) and known[0] > 0 and not 1.0 / _LATE_FACTOR < factor[known[0]] < _LATE_FACTOR:
