@@ -161,7 +161,7 @@ of names to arrays of these. Infinity and NaN mean unknown. It must not use late
 
 @dataclass(frozen=True)
 class FeatureFunction:
-    """A feature function, `compute`; its feature is named `name`, or `name.key` each if it returns a mapping."""
+    """A feature function, `compute`: one feature `name`, or, if it returns a mapping, `name.key` for each key."""
 
     name: str
     compute: FeatureValues
@@ -200,7 +200,7 @@ class FeatureFunction:
 
 
 def feature_functions(market: MarketConfig) -> tuple[FeatureFunction, ...]:
-    """Import the functions that `market.own_features` names; `InputError` if one is not registered, or twice."""
+    """Import the functions that `market.own_features` names; `InputError` if one cannot be imported."""
     names = dict.fromkeys(market.own_features)
     return tuple(FeatureFunction(name, _registered_function(name)) for name in names if name != _COLUMNS)
 
@@ -237,7 +237,7 @@ class PanelFeatures:
     functions. `shape` is (days, symbols, features).
 
     Raises:
-        InputError: a function is not registered or fails, the files lack other numeric columns, or names repeat.
+        InputError: a function is not registered or fails, the files lack columns that `market` needs, or names repeat.
     """
 
     def __init__(self, prices: CleanPrices, market: MarketConfig) -> None:
