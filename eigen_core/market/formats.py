@@ -88,11 +88,11 @@ def is_unnamed(heading: str) -> bool:
 
 @dataclass(frozen=True)
 class Vendor:
-    """The layout of a vendor's files.
+    """The layout of the price files of a vendor, a provider of market data.
 
     Attributes:
         headings, optional: required and optional headings, as `heading_key` returns them, separated by spaces.
-        roles: the heading of a role, if it is not one of `ALIASES`.
+        roles: the heading of a role (date, close and so on), if it is not one of `ALIASES`.
         date_formats: formats for `parse_dates`; empty: the formats of the long layout.
         time_zone: time zone in which the timestamps, written in UTC, are midnights; None: the date shown is the day.
         symbol_from: pattern of file names, like `market.symbol_from`; None: a file's name is its symbol.
@@ -194,7 +194,7 @@ def columns_of(names: Sequence[str], market: MarketConfig) -> Columns | None:
 
 
 def parse_headings(lines: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], tuple[str, ...], int]:
-    """Return headings, tickers (a second line of them) and the number of heading lines from a file's first 3 lines."""
+    """Return headings, tickers (second headings) and number of heading lines of a file's first 3; or `LayoutError`."""
     names, second, third = lines
     tickers: tuple[str, ...] = ()
     if len(names) == len(_KLINES) and all(re.fullmatch(r"\d{13}|\d{16}", names[place]) for place in (0, 6)):
@@ -256,7 +256,7 @@ def settings_to_add(found: Mapping[str, str]) -> str:
 
 
 def likely_time_zone(utc: pd.DatetimeIndex) -> str:
-    """Guess an exchange's time zone from timestamps in UTC, by the hours of sessions; UTC if some are on weekends."""
+    """Guess an exchange's time zone from UTC timestamps of its bars or days; UTC if it trades on weekends, too."""
     if all((utc.day_of_week == day).mean() > 0.05 for day in (SATURDAY, SATURDAY + 1)):
         return "UTC"
 
