@@ -133,14 +133,14 @@ class TradingConfig(Section):
     holding_days: Count = 20
     """Longest time from the decision to buy to the sale, in trading days of the symbol (days)."""
     buy_threshold: NonNegative = 1.0
-    """Smallest coefficient (an agent's output for each asset) at which the asset is bought."""
+    """Smallest coefficient (an agent's first output for each asset) at which the asset is bought."""
     purchases_per_day: Annotated[int, Field(ge=1, le=1_000)] = 1
     """Purchases per day, of the assets with the highest rank. If one of them is held already, that purchase lapses."""
     rank: Literal["coefficient", "separate"] = "coefficient"
-    """Rank of the assets of a day: their coefficient, or a third output of the agent per asset; the coefficient then
-    only decides whether and how much to buy."""
+    """Rank of an asset on a day. `coefficient`: its coefficient; `separate`: a third output of the agent per asset;
+    the coefficient then only decides whether and how much to buy."""
     max_coefficient: Positive | None = 3.0
-    """Bound of the coefficient, which is the size of a position; empty: unbounded (the classic rule)."""
+    """Bound of the coefficient, which is also the size of a position; empty: unbounded (the classic rule)."""
     min_target: Positive = 0.10
     """Smallest sale target: gain at which a position is sold, as a fraction of its purchase price."""
     max_target: Positive = 0.50
@@ -167,7 +167,7 @@ class TradingConfig(Section):
     slippage_bps: NonNegative = 2.0
     """Slippage of market orders: a purchase and a sale at the close, but not a sale at the target (basis points)."""
     loss_multiplier: Positive = 10.0
-    """Factor by which a loss counts more in the reward than a gain of the same size."""
+    """Factor on losses in the reward; gains have none."""
     idle_penalty: NonNegative = 0.0
     """Penalty for each day that ends without a position (reward)."""
     no_trade_penalty: NonNegative = 100.0
