@@ -35,11 +35,11 @@ class NetworkConfig(Section):
     embedding: Width = 16
     """Width of the encoder's output per symbol and day."""
     queries: Width = 4
-    """Learned attention queries; each pools the encoder's outputs for all symbols into a vector of the whole market."""
+    """Number of learned attention queries, each of which pools the encoder's outputs for all symbols into a vector."""
     head_width: Width = 32
     """Width of the hidden layers in the heads of actor and critic."""
     head_layers: Annotated[int, Field(ge=1, le=64)] = 2
-    """Hidden layers of actor and critic for vector observations (`gym:...`)."""
+    """Number of hidden layers of actor and critic for vector observations (`gym:...`)."""
     column_chunk: CountOrZero = 0
     """Symbols that `tcn` encodes at a time; the number changes memory, speed and rounding. 0: Eigen chooses it."""
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -226,7 +226,7 @@ class DirectConfig(LearnerConfig):
     stretch_days: Count = 400
     """Consecutive training days on which one gradient is computed; all of them, if there are fewer (days)."""
     stretches: Count = 1
-    """Stretches of days whose gradients are averaged for one optimizer step."""
+    """Number of stretches of `stretch_days` days whose gradients are averaged for one optimizer step."""
     risk_aversion: NonNegative = 0.0
     """Weight of the variance of daily rewards, which is subtracted from their mean in the objective."""
 
@@ -303,7 +303,7 @@ class BreedingConfig(EvolutionConfig):
     elite_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
     """Share of the population, the fittest, that survives unchanged; with `cem`, that updates the distribution."""
     offspring_share: Fraction = 0.375
-    """Share of the population that is bred from two parents; the rest are mutants."""
+    """Share of the population that is bred from two parents; mutants are the rest, after elites and these."""
     tournament_size: Count = 3
     """Agents drawn at random to choose one parent; the fittest of them becomes the parent."""
     blend_low: Fraction = 0.3
