@@ -95,11 +95,11 @@ class CheckpointConfig(Section):
     queue_generations: Count = 8
     """Generations that may wait for upload; training pauses before there are more."""
     queue_mb: Positive = 8_192.0
-    """Data that may wait for upload (MB)."""
+    """Data that may wait for upload (MB); training pauses at this."""
     upload_mb_per_second: NonNegative = 50.0
     """Rate limit of uploads, so that they do not slow training down (MB/s); 0: no limit."""
     finish_seconds: Annotated[float, Field(gt=0.0, le=1e6)] = 900.0
-    """Longest time that a finished run waits for its last upload (seconds)."""
+    """Longest time that a finished run waits for its last upload, before it ends with an error (seconds)."""
     lease_seconds: Annotated[float, Field(ge=10, le=1e6)] = 90.0
     """Time after which another machine may take a lease (the right to write to a run) that is not renewed (seconds)."""
 
@@ -110,9 +110,9 @@ class MemoryConfig(Section):
     limit_gb: Annotated[float, Field(gt=0.0, le=1e6)] | None = None
     """Limit of the run's main memory, in addition to the machine's limits (GB); empty: no further limit."""
     soft: Annotated[float, Field(gt=0, lt=1)] = 0.85
-    """Share of a limit at which the memory guard frees caches and warns."""
+    """Share of any memory limit at which the memory guard frees caches and warns."""
     hard: Annotated[float, Field(gt=0, lt=1)] = 0.93
-    """Share of a limit at which the memory guard ends the run with an error; the last checkpoint stays valid."""
+    """Share of any memory limit at which the memory guard ends the run with an error; the last checkpoint is valid."""
     sample_seconds: Annotated[float, Field(ge=0.001, le=60)] = 0.2
     """Interval of memory measurements (seconds)."""
 
@@ -197,8 +197,8 @@ class Config(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device of the computation; `auto` uses a GPU if there is one."""
     cuda_graphs: bool = True
-    """Whether to capture a gradient step, and a day of all episodes, as CUDA graphs: the same bits in as little as a
-    quarter of the time. No effect on a CPU."""
+    """Whether to capture a gradient step, and one day of all episodes together, as CUDA graphs: the same bits in as
+    little as a quarter of the time. No effect on a CPU."""
     threads: Annotated[int, Field(ge=0, le=1_024)] = 0
     """CPU threads of torch; 0: all cores of this process or one, whichever computes the first gradient steps faster."""
     workers: Annotated[int, Field(ge=0, le=1_024)] | Literal["auto"] = 0
