@@ -164,8 +164,8 @@ def columns_of(names: Sequence[str], market: MarketConfig) -> Columns | None:
         if (heading := getattr(market.columns, role)) is not None:
             if clean_text(heading) not in seen:
                 raise LayoutError(
-                    f": market.columns.{role} names '{heading}', which is no heading; there are headings "
-                    f"{list_headings(names)}."
+                    f": market.columns.{role} names '{heading}', which is no heading; the headings are "
+                    f"{list_headings(names)}: correct the setting."
                 )
             named[role] = seen.index(clean_text(heading))
     headed = [place for place, name in enumerate(names) if not is_unnamed(name)]

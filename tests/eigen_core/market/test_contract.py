@@ -58,7 +58,7 @@ def test_a_wide_file_is_named(tmp_path: Path) -> None:
 def test_a_named_column_that_is_not_there_is_refused(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "p.csv", random_bars(["AAA"], 30, seed=3))
     with pytest.raises(
-        InputError, match=r"market.columns.close names 'Kurs', which is no heading; there are headings 'date'"
+        InputError, match=r"market.columns.close names 'Kurs', which is no heading; the headings are 'date'"
     ):
         read(path, "market.columns.close=Kurs")
 
