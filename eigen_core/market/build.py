@@ -51,7 +51,7 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
         if computed is None:
             computed = _read_features(source, config)
         features, report = computed
-        logger.info("Building a panel of %d days and %d columns from %s.", *features.shape[:2], source.path)
+        logger.info("Building a panel of %d days and %d symbols from %s.", *features.shape[:2], source.path)
         config.require_days(features.shape[0])
         report = replace(report, look_ahead=tuple(map(str, look_ahead_of_functions(features))))
         panel = panel_of_clean_prices(features.prices, market, fingerprint)
