@@ -29,8 +29,8 @@ from eigen_core.market import formats
 from eigen_core.market.formats import ALIASES, PRICE_ROLES, LayoutError, Role, clean_text, heading_key
 
 MEMORY_PER_BYTE = 9
-"""Peak of the resident memory per byte of text, until the panel is built. Measured: 6.3 to 8.7, in separate processes,
-for files of 15 to 120 MB."""
+"""Bytes of memory that building a panel takes at its peak, per byte of uncompressed text. Measured: 6.3 to 8.7 bytes of
+resident memory, in separate processes, for files of 15 to 120 MB."""
 WIDE_MEMORY_PER_BYTE = 26
 """The same for the wide layout with 6 bytes per cell. Measured: 22.3 to 23.8 for files of 61 and 21 MB."""
 # Smaller needs are not checked: torch alone takes more.
