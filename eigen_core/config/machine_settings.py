@@ -50,7 +50,7 @@ MACHINE_SETTINGS: Mapping[str, MachineSetting] = {
     ),
     "reporting.mlflow_experiment": MachineSetting("MLFLOW_EXPERIMENT_NAME", "it is written to, beside other runs"),
 }
-"""Settings of this machine, by dotted key."""
+"""Settings of this machine, which no store may choose, by dotted key."""
 
 _RUN_SECTIONS = (
     "market trading portfolio environment network population exploration replay learner evolution evaluation account "
