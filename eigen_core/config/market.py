@@ -80,7 +80,7 @@ class MarketConfig(Section):
     window: Annotated[int, Field(ge=1, le=5_000)] = 64
     """Days that an agent observes, today included (days)."""
     validation_days: Count = 252
-    """Days after the training days; episodes on them choose the champion, the best agent (days)."""
+    """Days on which the champion is chosen, the best agent, after the training days (days)."""
     holdout_days: CountOrZero = 251
     """Last days of the data, on which the champion is judged once, after training (days)."""
     purge_days: CountOrZero = 0
