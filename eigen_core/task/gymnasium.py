@@ -59,7 +59,7 @@ class GymnasiumTask(Task[Tensor, Tensor]):
     """Implements `Task`: observations and their encodings are float32 `[agents, batch, values]`.
 
     Raises:
-        InputError: the replay cannot hold a generation, or the actions are discrete and the learner needs continuous.
+        InputError: the replay cannot hold a generation, or the learner cannot learn the environment's discrete actions.
     """
 
     training_starts, validation_starts, holdout_starts = _TRAINING_SEEDS, _VALIDATION_SEEDS, _HOLDOUT_SEEDS

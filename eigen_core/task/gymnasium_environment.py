@@ -63,7 +63,7 @@ class OpenedEnvironment:
     first_choice: int = 0
 
     def environment_actions(self, actions: NDArray[np.float32]) -> NDArray[np.generic]:
-        """Convert actions of a policy, float32 `[count, values]`, to the environment's; discrete: the highest value."""
+        """Convert a policy's actions, float32 `[count, values]`, to the environment's (a choice: the highest)."""
         if self.spec.discrete:
             numbers: NDArray[np.int64] = self.first_choice + actions.argmax(axis=1)
             return numbers

@@ -126,7 +126,7 @@ class Task(Protocol[Observed, Encoded]):
     """A task on a device: its episodes, and the networks of its agents.
 
     An agent's weights are a row of the population, `[agents, parameters]`; `critic` and `actor` are views into it. The
-    methods with a body are for tasks without data, without prices or without normalisation.
+    methods with a body are the defaults, for tasks without data, without prices or without normalisation.
 
     Attributes:
         critic_layout, actor_layout: parameters of an agent's networks; in a row the critic's come first.
@@ -215,7 +215,7 @@ class Task(Protocol[Observed, Encoded]):
         Args:
             weights: float32 `[agents, parameters]`.
             starts: int64 `[agents, episodes]`, start of each episode, as in `training_starts`.
-            noise: float32 `[agents, *noise_shape]`, of the episodes without the `fixed` ones; None: no noise.
+            noise: float32 `[agents, *noise_shape]` (`Policy.play`), for all episodes but the `fixed` ones; None: none.
             record: whether to return the transitions.
             fixed: number of each agent's last episodes that are played without noise and not recorded.
         """
@@ -250,7 +250,7 @@ class Task(Protocol[Observed, Encoded]):
         """
 
     def check_rows(self, ring: Ring) -> str | None:  # noqa: ARG002
-        """Return why the rows of a stored replay cannot be episodes of this task (`has ...`); None if they can be."""
+        """Return why the rows of a stored replay cannot be whole episodes, as a phrase (`has ...`); None: they can."""
         return None
 
     def metadata(self) -> dict[str, JsonValue]:
@@ -305,7 +305,7 @@ class KnownOutcomes(Protocol):
         """Return a sampler that draws moments of the training days, not slots; None if too few for a batch."""
 
     def outcomes(self, moments: Tensor, block: FirstDay) -> tuple[Any, Outcomes]:
-        """Return the observations at `moments`, int64 `[agents, batch]`, all of `block`, and all their outcomes."""
+        """Return the observations and outcomes at `moments`, int64 `[agents, batch]`; `block`: see `transitions`."""
 
     def expected_outcomes(self, actor: Parameters, encoding: Any) -> ExpectedOutcomes:  # noqa: ANN401 - the task's own
         """Return the outcomes that the actor predicts for all alternatives."""

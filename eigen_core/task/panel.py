@@ -175,8 +175,8 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
     def decisions(self, weights: Tensor, starts: NDArray[np.int64]) -> tuple[Tensor, Excess | None]:
         """Play agents without noise; return each asset's share in each decision, and the excess over the market.
 
-        The shares, `[agents * episodes, days, assets]`, are of the purchases or of the equity. The arguments are those
-        of `Task.roll_out`; None: see `Task.excess`.
+        The shares, `[agents * episodes, days, assets]`, are of the day's purchases (`market`) or of the equity
+        (`portfolio`). For the arguments see `Task.roll_out`, for the excess `Task.excess`.
         """
 
     @abstractmethod
@@ -254,7 +254,7 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
 
     @property
     def block_days(self) -> int:
-        """Number of days in each block from which batches are drawn: `learner.block_days`, or all training days."""
+        """Number of days in a block: `learner.block_days`, or all if that is 0 or the encoder needs no blocks."""
         last_day = self.panel.splits.train.stop
         block_days = batch_setting(self._config.learner, "block_days")
         return min(block_days or last_day, last_day) if self.network.block_bound else last_day

@@ -29,7 +29,7 @@ class ScoreDecisions:
 
     Attributes:
         scores: float32 `[agents, ..., assets]`, scores after the decision.
-        observed: float16 `[agents, ..., assets, portfolio values]`, observed scores before it / `portfolio.max_score`.
+        observed: float16 `[agents, ..., assets, values]`, as agents observe: scores before it / `portfolio.max_score`.
         stored: float32 `[agents, ..., assets, values]`, the actions as the policy stores them.
     """
 

@@ -14,7 +14,7 @@ from eigen_core.machine import SharedTensor, lazy_zeros, shared_zeros
 
 @dataclass(frozen=True)
 class Column:
-    """Dtype and shape of one value of a transition; `on_host`: whether to keep a copy on the CPU, for samplers."""
+    """Dtype and shape of one field of a transition; `on_host`: whether to keep a copy on the CPU, for samplers."""
 
     dtype: torch.dtype
     shape: tuple[int, ...] = ()
@@ -87,7 +87,7 @@ class Replay:
         total = len(next(iter(rows.values())))
         if total > self.capacity:
             raise InputError(
-                f"replay.capacity {self.capacity:,} is below the {total:,} transitions of one generation: raise it."
+                f"replay.capacity {self.capacity:,} is below the {total:,} transitions of one generation: raise replay.capacity."
             )
         first = next(iter(self._columns.values()))
         slots = (torch.arange(total, device=first.device) + self.cursor) % self.capacity
@@ -111,7 +111,7 @@ class Replay:
     def follow(self, other: "Replay") -> None:
         """Append the transitions that another buffer has and this one has not, or all if the other overwrote some.
 
-        The other buffer, on any device, must have the same capacity and columns, and have begun with the same rows.
+        The other buffer may be on another device; its capacity, its columns and its first rows must be the same.
         """
         if not other.written - other.size <= self.written <= other.written:
             self.written = other.written - other.size

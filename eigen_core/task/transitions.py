@@ -68,7 +68,7 @@ def stored_days(replay: Replay) -> NDArray[np.int32]:
 
 
 def check_rows(ring: Ring, starts: range, episode_days: int) -> str | None:
-    """Return why the rows of a stored replay cannot be whole episodes (`has ...`); None if they can be.
+    """Return why the rows of a stored replay cannot be whole episodes, as a phrase (`has ...`); None: they can.
 
     The ring is on the CPU. As row 0 began an episode and all episodes have `episode_days` steps, the number of a row
     determines its step. `starts` are the possible first days of episodes.

@@ -190,7 +190,7 @@ def play_matched_traders(
     """Return the returns of `matched_traders` if agents decide on trades, of `permuted_weights` if on weights.
 
     Args:
-        decided: agents' trades `[agents, days, K]` or weights, float64 `[agents, days, assets]`; the capital is shared.
+        decided: agents' trades, `[agents, days, K]`, or weights, float64 `[agents, days, assets]`; capitals are equal.
         known, dates: prices of the span, as `prices_of_span` returns them, and its dates, datetime64[D].
         config, draws: the configuration, and the number of random draws.
         key: text that, with `config.seed`, seeds the draws, such as the name of the agents.

@@ -49,7 +49,7 @@ class HeldPrices:
             reached; infinity where classic bookkeeping closes every position. 3: last known close. 4: days from a
             decision on the day to the sale that ends the holding time.
         offsets: int64 `[2 longest, 1, 1]`, indices into the flat `values`, relative to the cell of an asset and the day
-            of a decision: entry price, days to the sale, then prices to compare and closes of longest - 1 days after.
+            of a decision: entry price, days to sale, then prices to compare and closes of the next longest - 1 days.
         longest: most days from a decision to its sale (`Fills.longest`).
     """
 
@@ -424,7 +424,7 @@ class TradingEnvironment:
         return torch.zeros(shape, dtype=torch.float16, device=self._first_days.device)
 
     def step(self, coefficients: Tensor, targets: Tensor, ranks: Tensor | None = None) -> None:
-        """Place the orders of the day `days` and move to the next day; after `trading.trading_days` there are none.
+        """Place the orders of the day and move to the next; after `trading.trading_days` steps there are no orders.
 
         Args:
             coefficients: any float dtype `[E, A]`, clipped to [0, `trading.max_coefficient`].

@@ -32,7 +32,7 @@ class Metrics:
         total_return: last equity / capital - 1.
         cagr: (1 + total_return)^(P / days) - 1.
         volatility: std(r) sqrt(P).
-        sharpe: mean(e) / std(e) sqrt(P) (Sharpe, Journal of Portfolio Management 1994); None with interest alone.
+        sharpe: mean(e) / std(e) sqrt(P) (Sharpe 1994, "The Sharpe ratio"); None if the account earned interest alone.
         probabilistic_sharpe: probability, from 0 to 1, that the true Sharpe ratio is above 0, given the number,
             skewness and kurtosis of e (Bailey and Lopez de Prado, Journal of Risk 2012, equation 9).
         sortino: mean(e) / sqrt(mean(min(e, 0)^2)) sqrt(P) (Sortino and Price, Journal of Investing 1994).
@@ -44,7 +44,7 @@ class Metrics:
         time_in_market: share of the days whose positions at the close are worth more than 0.
         turnover: value of purchases and sales per year / mean equity; 0 if the mean equity is 0.
         win_days: days with a gain / days with a gain or a loss.
-        beta: cov(e, e_benchmark) / var(e_benchmark).
+        beta: cov(r, r_benchmark) / var(r_benchmark).
         alpha: (mean(e) - beta mean(e_benchmark)) P (Jensen, Journal of Finance 1968).
         information_ratio: mean(r - r_benchmark) / std(r - r_benchmark) sqrt(P).
     """

@@ -51,7 +51,7 @@ class OrderCosts:
         return self.received(exit_price) / self.paid(entry) - 1.0
 
     def gain_at_market(self, entry: Tensor, price: Tensor) -> Tensor:
-        """Return the `net_gain` of a position that a market order sells at `price`, slippage not yet taken off."""
+        """Return the `net_gain` of a position that a market order sells at `price`, a price without slippage."""
         return self.net_gain(entry, self.sale_price(price))
 
     def purchase_costs(self, entry: Values) -> Values:

@@ -68,7 +68,7 @@ def equal_weights_like(weights: Tensor, tradable: Tensor) -> Tensor:
 
 
 def _shares(scores: Tensor, tradable: Tensor) -> Tensor:
-    """Return the softmax over assets and cash; the rounding of torch's backward pass depends on the threads."""
+    """Return the softmax over assets and cash, by hand: the rounding of torch's backward pass depends on threads."""
     masked = scores.masked_fill(~tradable, _MASKED)
     highest = masked.detach().amax(-1, keepdim=True).clamp_min(0.0)
     powers = torch.exp(masked - highest)
@@ -189,7 +189,7 @@ class Rebalancing:
         return logarithm * PERCENT, change.abs().sum(-1)
 
     def _day_by_day(self, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the results of `rebalance` on all days, computed one by one since each day's depend on the last's."""
+        """Return the results of `rebalance` on all days, one after another since a day's depend on those before."""
         filled, held = [], torch.zeros_like(targets[..., 0, :])
         for day, of_day in enumerate(targets.unbind(-2)):
             table = replace(self, **{name: getattr(self, name)[..., day, :] for name in ("returns", "stays", "ended")})
@@ -210,7 +210,7 @@ class WeightsAccounts(Accounts):
     Attributes:
         fill_offset: days from a decision to its fill.
         prices: float64 `[days - fill_offset, assets]`, of a share at the fill of a day's decision, without slippage.
-        worth: float64 `[days, assets]`, of a share at the close: the last known close; once ended, `Fills.end_price`.
+        worth: float64 `[days, assets]`, of a share at the close: last known close, or `Fills.end_price` once ended.
         shares: float64 `[traders, days, assets]`, number of shares held at the close; below 0: sold short.
         paid: float64 `[traders, days, assets]`, money paid, costs included, for the day's orders; below 0: received.
         order_costs: float64 `[traders, days, assets]`, transaction costs and slippage of each order (money).

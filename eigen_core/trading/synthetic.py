@@ -96,7 +96,10 @@ def _bars(
     signs: Grid,
     growth: float,
 ) -> tuple[Grid, ...]:
-    """Return the new open, high, low, close and volume of a symbol on its `priced` days; `taken`: see `_days_taken`."""
+    """Return the new open, high, low, close and volume of a symbol on its `priced` days.
+
+    `taken` are the results of `_days_taken`, `signs` those of the priced days; `growth` is the mean daily return.
+    """
     log_close = np.log(prices.close[:, column])
     returns = np.full(len(log_close), np.nan)
     returns[priced[1:]] = np.diff(log_close[priced])
