@@ -530,8 +530,8 @@ COLUMNS = ("market", "trials", "skill claimed", "95 % interval")
   eigen trust prices.csv --trials 40 --edges 0.05,0.1,0.15
   eigen trust prices.csv --preset quickstart --set market.holdout_days=251 --out trust-mine
 
-Each trial trains a small run in memory and judges its champion as `eigen backtest` does. Finished trials are kept in
-the folder: run the same command again to continue, with more trials or edges if you like.
+Each trial trains a small run in memory (preset counterfactual, if --preset names no other) and judges its champion as
+`eigen backtest` does. Finished trials are kept in the folder: run the command again to continue, or with more trials.
 """
 )
 @run_options("preset", "generations", "seed", "assignments")

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
   eigen sweep seeds --seeds 5 --preset quickstart
   eigen sweep steps --vary learner.actor_learning_rate=1e-5:1e-3:log --seeds 3 --jobs 2 --set threads=1
 
-A trial is an ordinary run for each seed, named `NAME-007-s1`: `eigen show`, `resume` and `export` accept it. Its value
-is the mean of its champions' validation fitness.
+A trial is a set of settings with a run for each seed, such as `NAME-007-s1`, which `eigen show`, `resume` and `export`
+accept. Its value is the mean validation fitness of its runs' champions.
 """
 )
 @run_options("preset", "generations", "seed", "assignments", "data", "store", "device")

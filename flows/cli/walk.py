@@ -79,7 +79,7 @@ def print_walk(console: Console, result: "WalkResult", folder: Path) -> None:
   eigen walk years --folds 6 --jobs 3
   eigen walk crisis --folds 2 --set market.last_date=2009-12-31
 
-Each fold is trained on days before those that it plays. Its runs, `NAME-fold-1-seed-1` and so on, are ordinary ones:
+Each fold trains on days before those that its champion trades. Its runs are named `NAME-fold-1-seed-1` and so on:
 `eigen show`, `backtest` and `report` accept them. Run the same command again to continue a walk that was stopped.
 """
 )
