@@ -87,7 +87,7 @@ class Replay:
         total = len(next(iter(rows.values())))
         if total > self.capacity:
             raise InputError(
-                f"replay.capacity {self.capacity:,} is below the {total:,} transitions of one generation: raise replay.capacity."
+                f"replay.capacity {self.capacity:,} is below the {total:,} transitions of one generation: raise it."
             )
         first = next(iter(self._columns.values()))
         slots = (torch.arange(total, device=first.device) + self.cursor) % self.capacity
@@ -162,7 +162,7 @@ class Replay:
         wanted = {name: (column.dtype, column.shape) for name, column in columns.items()}
         found = {name: (column.dtype, tuple(column.shape[1:])) for name, column in ring.columns.items()}
         if found != wanted:
-            raise ValueError(f"The columns of the stored replay are {found}, but the task's are {wanted}.")
+            raise ValueError(f"The stored columns {found} are not the columns of this replay: {wanted}.")
         replay = cls(0, columns, device)
         replay._columns = {name: column.to(device) for name, column in ring.columns.items()}
         replay.written = ring.written

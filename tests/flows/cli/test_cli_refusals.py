@@ -44,7 +44,7 @@ QUICKLY_REFUSED: dict[str, tuple[list[str], str]] = {
         ["train", "--set", "replay.capacity=3000", "--set", "replay.minimum=3000"],
         "transitions of one generation",
     ),
-    "batch larger than training": (["train", "--set", "learner.batch_size=60000"], "lower it"),
+    "batch larger than training": (["train", "--set", "learner.batch_size=60000"], "lower learner.batch_size"),
     "store in the place of a file": (["train", "--store", "file"], "file"),
     "store below a file": (["train", "--store", "file/store"], "file"),
     "store elsewhere": (["train", "--store", "s3://bucket/runs"], "folder"),
