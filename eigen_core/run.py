@@ -428,11 +428,9 @@ def _evaluate(state: TrainingState) -> list[str]:
 def _train(state: TrainingState) -> list[str]:
     statistics = phases.train(state)
     if statistics is None:
-        least = f"{state.config.replay.minimum:,}"
-        return [
-            "no agent learned",
-            f"{state.replay.size:,} transitions in the replay, learning begins at replay.minimum {least}",
-        ]
+        size, least = state.replay.size, state.config.replay.minimum
+        waits = f"{size:,} transitions in the replay, learning begins at replay.minimum {least:,}"
+        return ["no agent learned", *([waits] if size < least else [])]
     return [
         f"{statistics['gradient_steps']:.0f} gradient steps an agent",
         *(f"{curve.label} {statistics[curve.name]:.4g}" for curve in state.learner.curves),

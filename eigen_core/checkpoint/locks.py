@@ -28,7 +28,7 @@ from typing import Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from eigen_core.checkpoint.integrity import DELETED_MARK, LEASES, MANIFESTS
-from eigen_core.checkpoint.store import ANOTHER_STORE, MissingObjectError, Store, StoredObject, StoreUnavailableError
+from eigen_core.checkpoint.store import ANOTHER_FOLDER, MissingObjectError, Store, StoredObject, StoreUnavailableError
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import explained
 
@@ -156,7 +156,7 @@ class FileLock:
 
     def require(self, what: str) -> None:
         """Take the lock; if another process holds it, raise `InUseError` about `what`, such as "Run 'mine'"."""
-        with explained("lock", self._path, ANOTHER_STORE):
+        with explained("lock", self._path, ANOTHER_FOLDER):
             if not self.acquire():
                 holder = self.holder() or "another process"
                 raise InUseError(f"{what} is in use by {holder}: wait until it ends, or stop it.")
@@ -171,7 +171,7 @@ class FileLock:
 
     def is_taken(self) -> bool:
         """Whether any process, this one included, holds the lock."""
-        with explained("check the lock", self._path, ANOTHER_STORE), ExitStack() as closing:
+        with explained("check the lock", self._path, ANOTHER_FOLDER), ExitStack() as closing:
             try:
                 descriptor = self._open(os.O_RDONLY, closing)
             except FileNotFoundError:

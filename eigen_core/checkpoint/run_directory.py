@@ -35,9 +35,9 @@ from eigen_core.checkpoint.snapshot import (
     read_snapshot,
     write_files,
 )
-from eigen_core.checkpoint.store import ANOTHER_STORE, LocalStore, check_run_name
+from eigen_core.checkpoint.store import ANOTHER_FOLDER, LocalStore, check_run_name
 from eigen_core.common.errors import InputError
-from eigen_core.common.files import explained, leftovers
+from eigen_core.common.files import explained, temporary_files_in
 from eigen_core.common.text import size
 
 logger = logging.getLogger(__name__)
@@ -103,8 +103,8 @@ class RunDirectory:
         """Keep other processes from writing (they get `InUseError`); first remove temporary files of a killed one."""
         self._lock.require(f"Run '{self.name}'")
         try:
-            with explained("clear leftovers from", self.path, ANOTHER_STORE):
-                left = leftovers(self.path)
+            with explained("clear temporary_files_in from", self.path, ANOTHER_FOLDER):
+                left = temporary_files_in(self.path)
                 for path in left:
                     path.unlink(missing_ok=True)  # it may be a status file that another thread has renamed
             if left:
@@ -131,7 +131,7 @@ class RunDirectory:
             ValueError: a tensor's type or a document cannot be stored.
         """
         saving = f"save generation {snapshot.generation} in"
-        with nullcontext() if self._lock.held else self.lock(), explained(saving, self.path, ANOTHER_STORE):
+        with nullcontext() if self._lock.held else self.lock(), explained(saving, self.path, ANOTHER_FOLDER):
             base = self._base
             if snapshot.ring is not None:
                 ring_columns(snapshot.ring)
@@ -262,7 +262,7 @@ def config_content(name: str, config: Mapping[str, JsonValue]) -> bytes:
 
 
 def _is_taken(path: Path) -> bool:
-    with explained("make a run in", path.parent, ANOTHER_STORE):
+    with explained("make a run in", path.parent, ANOTHER_FOLDER):
         try:
             names = os.listdir(path)
         except FileNotFoundError:

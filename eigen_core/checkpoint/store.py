@@ -29,7 +29,7 @@ from eigen_core.common.text import has_credentials
 Progress = Callable[[int], None]
 """A transfer calls it with the number of bytes moved since the last call."""
 
-ANOTHER_STORE = "choose another folder (checkpoint.store, or checkpoint.local if the store is a bucket)"
+ANOTHER_FOLDER = "choose another folder (checkpoint.store, or checkpoint.local if the store is a bucket)"
 """Advice in errors about a folder of runs on this machine."""
 EVALUATION_LOG = "looks/"
 """Folder of a store with the evaluation log: one object for each evaluation of agents on given days of prices."""
@@ -147,7 +147,7 @@ def has_content(store: Store, name: str, content: bytes) -> bool:
 def store_errors(action: str, path: Path) -> Iterator[None]:
     """Raise an `OSError` of the block as `InputError` if `explained` does, otherwise as `StoreUnavailableError`."""
     try:
-        with explained(action, path, ANOTHER_STORE):
+        with explained(action, path, ANOTHER_FOLDER):
             yield
     except OSError as error:
         raise StoreUnavailableError(f"Cannot {action} {path}: {error.strerror or error}") from error

@@ -153,7 +153,7 @@ def open_regular_file(path: Path) -> Iterator[BinaryIO]:
         yield file
 
 
-def leftovers(folder: Path) -> list[Path]:
+def temporary_files_in(folder: Path) -> list[Path]:
     """Return the temporary files below `folder`: killed processes left them, or other processes are writing them."""
     return sorted(
         Path(parent, name) for parent, _, names in os.walk(folder) for name in names if name.startswith(_TEMPORARY)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from pydantic import JsonValue
 
-SINGLE = 4
+FLOAT32_BYTES = 4
 """Bytes of a float32."""
 BYTES_PER_MB = 1e6
 """A megabyte (MB) in settings, tables, plots and reports is a million bytes."""

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.records import Curve
-from eigen_core.common.text import SINGLE
+from eigen_core.common.text import FLOAT32_BYTES
 from eigen_core.config import BatchLearnerConfig, BatchSamplingConfig, Config, LearnerConfig, OffPolicyConfig
 from eigen_core.learning.interface import LearningResult, learner_settings, setting
 from eigen_core.machine.gpu import CapturedStep, on_device
@@ -178,7 +178,7 @@ class BatchLearner(BaseLearner[Observed, Encoded]):
         shape = self._task.noise_shape(1)[2:]
         draws = [plan.noise(config.seed, purpose, shape, device) for purpose in self.noises]
         corrections = [count_steps(group, name, moves) for name, moves in self._moves(plan).items()]
-        step_bytes = SINGLE * slots[:, 0].numel() * prod(shape) * len(draws)
+        step_bytes = FLOAT32_BYTES * slots[:, 0].numel() * prod(shape) * len(draws)
         at_once = noise_at_once(plan.gradient_steps, step_bytes, device.type)
         take_step = CapturedStep(partial(self._step, group, replay), device, captures=config.cuda_graphs)
         drawn: list[Tensor] = []

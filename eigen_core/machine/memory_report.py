@@ -29,7 +29,7 @@ Row = Mapping[str, str | float | None]
 
 
 @dataclass(frozen=True)
-class Part:
+class MeasuredPart:
     """A part of the memory: the name of what holds it, bytes on host and device, and its largest tensors in words."""
 
     name: str
@@ -73,7 +73,7 @@ class MemoryReport:
     nearest: str
     usage: Usage
     limits: tuple[Pressure, ...] = ()
-    parts: tuple[Part, ...] = ()
+    parts: tuple[MeasuredPart, ...] = ()
     tensors: tuple[TensorGroup, ...] = ()
     phases: tuple[PhaseUsage, ...] = ()
     plan: tuple[Row, ...] = ()
@@ -88,7 +88,7 @@ class MemoryReport:
 
 def measured_parts(
     usage: Usage, before: int, owners: Mapping[str, object]
-) -> tuple[tuple[Part, ...], tuple[TensorGroup, ...]]:
+) -> tuple[tuple[MeasuredPart, ...], tuple[TensorGroup, ...]]:
     """Return the parts of `usage` and the largest tensors; `before`: resident bytes of this process before the run."""
     found = {address: ("", tensor) for address, tensor in _live_tensors().items()}
     for name, owner in owners.items():
@@ -107,20 +107,22 @@ def measured_parts(
     rest = max(usage.own - known - before, 0)
     files = process_bytes("RssFile")
     parts += [
-        Part("the process before the run", min(before, usage.own), 0, f"libraries, {size(files)} in mapped files"),
-        Part("other processes of the run", usage.children, 0, "such as Prefect's server, workers, plots"),
-        Part("memory that no tensor shows", rest, 0, "Python objects, gradients under way, freed memory that is kept"),
+        MeasuredPart(
+            "the process before the run", min(before, usage.own), 0, f"libraries, {size(files)} of mapped files"
+        ),
+        MeasuredPart("other processes of the run", usage.children, 0, "such as Prefect's server, workers, plots"),
+        MeasuredPart("memory that no tensor shows", rest, 0, "Python objects, gradients under way, freed memory kept"),
     ]
     parts = [part for part in parts if part.host or part.device]
     return tuple(sorted(parts, key=lambda part: -(part.host + part.device))), tuple(groups[:_ROWS])
 
 
-def _part_of(owner: str, groups: Iterable[TensorGroup]) -> Part:
+def _part_of(owner: str, groups: Iterable[TensorGroup]) -> MeasuredPart:
     own = [group for group in groups if group.owner == owner]
     detail = "; ".join(f"{group.content} {size(group.bytes)}" for group in own[:3])
     host = sum(group.resident for group in own if group.device == "cpu")
     device = sum(group.bytes for group in own if group.device != "cpu")
-    return Part(owner or "tensors of no known owner", host, device, detail)
+    return MeasuredPart(owner or "tensors of no known owner", host, device, detail)
 
 
 def _live_tensors() -> dict[int, Values]:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from eigen_core.common.text import SINGLE
+from eigen_core.common.text import FLOAT32_BYTES
 from eigen_core.config import Config, NetworkConfig
 from eigen_core.machine.performance import encoded_at_once
 from eigen_core.machine.reproducibility import compute_reproducibly
@@ -181,7 +181,7 @@ class AgentNetwork:
 
     def encoded_at_once(self, agents: int, days: int, steps: int) -> tuple[int, int]:
         """Return how many of `agents` agents and of `days` days to encode at a time, for episodes of `steps` steps."""
-        day_bytes = SINGLE * self._valid.shape[1] * self._network.channels
+        day_bytes = FLOAT32_BYTES * self._valid.shape[1] * self._network.channels
         return encoded_at_once(agents, days, day_bytes, self._valid.device.type, steps, self.days_before)
 
     def encode_days(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from eigen_core.common.text import SINGLE
+from eigen_core.common.text import FLOAT32_BYTES
 from eigen_core.config import NetworkConfig
 from eigen_core.machine.performance import columns_at_once
 from eigen_core.networks.encoders import FirstDay
@@ -386,7 +386,7 @@ class TcnEncoder:
         self, parameters: Parameters, first_day: FirstDay, schedule: Schedule, places: Tensor | None
     ) -> Tensor:
         columns, network = self._features.shape[1], self._config
-        column_bytes = SINGLE * schedule.full[0] * padded_outputs(network.channels)
+        column_bytes = FLOAT32_BYTES * schedule.full[0] * padded_outputs(network.channels)
         chunk = columns_at_once(network.column_chunk, columns, column_bytes, self._features.device.type)
         block = Block(self._features, first_day, schedule, chunk)
         embeddings: Tensor = Convolutions.apply(block, places, *(parameters[shape.name] for shape in self.shapes))  # type: ignore[no-untyped-call] # torch has no annotation here

@@ -198,7 +198,7 @@ def measure(config: Config, data: TaskData, process: int, enter: Callable[[str],
     release_free_memory()
     meter.reset_peaks()
     started = _peak(meter)
-    piece = _Piece(state, meter, started)
+    piece = _PhaseProbe(state, meter, started)
     phases = {"start": start.excess_over(Memory(process))}
     seconds: dict[str, float] = {}
     for name, compute in (("evaluate", piece.evaluate), ("train", piece.train), ("evolve", piece.evolve)):
@@ -215,7 +215,7 @@ def measure(config: Config, data: TaskData, process: int, enter: Callable[[str],
     )
 
 
-class _Piece:
+class _PhaseProbe:
     """A part of a generation; the methods of its phases return `seconds` and `phases` as `ProbeResult` has them."""
 
     def __init__(self, state: TrainingState, meter: SystemMeter, started: Memory) -> None:

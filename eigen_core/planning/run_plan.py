@@ -11,7 +11,7 @@ from typing import Literal
 
 import torch
 
-from eigen_core.checkpoint.store import ANOTHER_STORE, run_root
+from eigen_core.checkpoint.store import run_root
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import FREE_SPACE, nearest_existing
 from eigen_core.common.text import size
@@ -46,7 +46,7 @@ _TIMES_COUNTED, _ROOM_BYTES = 2, 4_000_000_000
 _ADDRESSES_WITHOUT_MEMORY = 1_900_000_000
 
 _MOST_SUGGESTED = 3
-DISK_ADVICE = f"{FREE_SPACE}, keep fewer generations (checkpoint.keep_last), or {ANOTHER_STORE}."
+DISK_ADVICE = f"{FREE_SPACE}, keep fewer generations (checkpoint.keep_last), or {ANOTHER_FOLDER}."
 Where = Literal["host", "device", "disk"]
 
 

@@ -220,6 +220,8 @@ def scale_losses(axes: Axes, values: Values) -> str:
 
     `values`: all that is drawn in `axes`, float64 `[curves, generations]`, without NaN, one value or more.
     """
+    if not values.size:
+        return ""
     if values.min() <= 0.0:
         return compress_outliers(axes, values, values)
     if values.max() <= _FACTOR_FOR_LOGARITHM * values.min():

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from eigen_core.checkpoint.replay_shards import Ring, slot_ranges
 from eigen_core.common.errors import InputError
-from eigen_core.common.text import SINGLE
+from eigen_core.common.text import FLOAT32_BYTES
 from eigen_core.config import ActorCriticConfig, Config
 from eigen_core.config.learning import batch_setting
 from eigen_core.machine.reproducibility import compute_reproducibly
@@ -93,9 +93,11 @@ class GymnasiumTask(Task[Tensor, Tensor]):
         size = (opened.name, values, opened.low.tolist(), opened.high.tolist(), self.episode_steps)
         self.fingerprint = hashlib.sha256(repr(size).encode()).hexdigest()
         # Bytes of a batch's hidden layer or observations, and of all steps of a generation's episodes.
-        self.block_bytes = SINGLE * batch_setting(config.learner, "batch_size") * max(config.network.head_width, values)
+        self.block_bytes = (
+            FLOAT32_BYTES * batch_setting(config.learner, "batch_size") * max(config.network.head_width, values)
+        )
         episodes = config.evaluation.slices + config.evaluation.fixed_episodes
-        self.play_bytes = SINGLE * episodes * opened.spec.episode_steps * 2 * (values + len(opened.low))
+        self.play_bytes = FLOAT32_BYTES * episodes * opened.spec.episode_steps * 2 * (values + len(opened.low))
         self._opened = opened
         self._pool = EnvironmentPool(opened)
         self._device = device

@@ -15,7 +15,7 @@ from eigen_core.checkpoint.replay_shards import Ring
 from eigen_core.common.errors import InputError
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.records import Excess
-from eigen_core.common.text import SINGLE
+from eigen_core.common.text import FLOAT32_BYTES
 from eigen_core.config import BatchSamplingConfig, Config, MarketConfig, OffPolicyConfig
 from eigen_core.config.learning import batch_setting
 from eigen_core.machine.performance import columns_at_once
@@ -143,12 +143,12 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
     def _block_bytes(self, config: Config, device: torch.device) -> int:
         """Return the bytes of a layer of the encoder or of the heads, whichever is larger, for a batch of one agent."""
         network, batch, columns = config.network, batch_setting(config.learner, "batch_size"), self.panel.columns
-        heads = SINGLE * batch * self.panel.assets * network.head_width
+        heads = FLOAT32_BYTES * batch * self.panel.assets * network.head_width
         if not self.network.block_bound:
-            return max(SINGLE * batch * columns * network.channels, heads)
+            return max(FLOAT32_BYTES * batch * columns * network.channels, heads)
         train_days = len(self.panel.splits.train)
         block = min(batch_setting(config.learner, "block_days") or train_days, train_days)
-        column_bytes = SINGLE * (block + config.market.window - 1) * padded_outputs(network.channels)
+        column_bytes = FLOAT32_BYTES * (block + config.market.window - 1) * padded_outputs(network.channels)
         at_once = columns_at_once(network.column_chunk, columns, column_bytes, device.type)
         return max(column_bytes * max(at_once, -(-FEWEST_ROWS // min(block, batch))), heads)
 
@@ -160,10 +160,10 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
         # An encoder that computes the days before an episode anyway also encodes days between episodes (`day_runs`).
         if not self.network.block_bound:
             days = min(days, episodes * steps)
-        encoded = assets * (SINGLE * network.embedding + 1) + SINGLE * network.embedding * network.queries
+        encoded = assets * (FLOAT32_BYTES * network.embedding + 1) + FLOAT32_BYTES * network.embedding * network.queries
         # Day by day where agents observe their portfolio, else all days at once.
         at_once = 1 if self.network.portfolio_values else steps
-        acting = 4 * SINGLE * assets * network.head_width + encoded
+        acting = 4 * FLOAT32_BYTES * assets * network.head_width + encoded
         return days * encoded + episodes * at_once * acting
 
     @staticmethod

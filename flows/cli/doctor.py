@@ -19,7 +19,7 @@ import typer
 from rich.console import Console
 
 from eigen_core.checkpoint.store import (
-    ANOTHER_STORE,
+    ANOTHER_FOLDER,
     LocalStore,
     StoreUnavailableError,
     call_with_timeout,
@@ -316,7 +316,7 @@ def _require_usable(folder: Path) -> None:
         LocalStore(folder).check()
         return
     parent = nearest_existing(folder)
-    with explained("make a folder in", parent, ANOTHER_STORE):
+    with explained("make a folder in", parent, ANOTHER_FOLDER):
         made = tempfile.TemporaryDirectory(prefix=".eigen-doctor-", dir=parent)
     with made as scratch:
         LocalStore(Path(scratch)).check()

@@ -97,7 +97,7 @@ def backtest_document(found: "Backtest", folder: Path) -> dict[str, Any]:  # noq
         "trades": len(found.trades),
         "win_rate": _won(found.trades),
         "costs": float(found.curve.costs.sum()),
-        "warnings": found.looks.warnings,
+        "warnings": found.warnings,
         **account_document(found),
         "timing": {
             **_random_document(found.timing, own, "shifts"),
@@ -154,6 +154,7 @@ def print_backtest(console: Console, found: "Backtest", folder: Path) -> None:
         f" ({found.span}, {len(curve.dates):,} days)",
     )
     print_line(console, found.verdict.sentence[0].upper(), found.verdict.sentence[1:])
+    _print_warnings(console, [found])
     print_metrics(console, "account", accounts_of(who, found))
     _print_random(console, "matched", found.matched, found.metrics.total_return)
     if not found.by_timing:
@@ -170,6 +171,12 @@ def print_backtest(console: Console, found: "Backtest", folder: Path) -> None:
         print_fact(console, "excess", f"{excess} beyond {market}")
     print_fact(console, "a year", f"{found.periods_per_year} days of trading, by which figures are annualised")
     print_fact(console, "tables", str(folder))
+
+
+def _print_warnings(console: Console, played: "Sequence[Backtest]") -> None:
+    """Print each warning of backtests once, except those on the evaluation log, which were logged."""
+    for warning in dict.fromkeys(one for each in played for one in each.warnings if one not in each.looks.warnings):
+        print_line(console, warning)
 
 
 def _print_random(console: Console, label: str, drawn: "MatchedTraders", own: float, luck: str = "") -> None:
@@ -207,6 +214,7 @@ def compare(
 def print_comparison(console: Console, compared: "Comparison") -> None:
     for run, played in compared.runs.items():
         print_line(console, (f"{run}: ", "bold"), played.verdict.statement)
+    _print_warnings(console, compared.played)
     first = compared.played[0]
     print_line(console, f"{first.span}, {first.curve.dates[0]} to {first.curve.dates[-1]}")
     print_metrics(console, "run", compared.accounts)
@@ -530,14 +538,15 @@ COLUMNS = ("market", "trials", "skill claimed", "95 % interval")
   eigen trust prices.csv --trials 40 --edges 0.05,0.1,0.15
   eigen trust prices.csv --preset quickstart --set market.holdout_days=251 --out trust-mine
 
-Each trial trains a small run in memory (preset counterfactual, if --preset names no other) and judges its champion as
-`eigen backtest` does. Finished trials are kept in the folder: run the command again to continue, or with more trials.
+Each trial trains a small run in memory and judges its champion as `eigen backtest` does. Finished trials are kept in
+the folder: run the command again to continue, or with more trials.
 """
 )
-@run_options("preset", "generations", "seed", "assignments")
+@run_options("generations", "seed", "assignments")
 def trust(
     data: Annotated[str | None, typer.Argument(help=DATA_HELP, show_default=DATA_DEFAULT, metavar="[DATA]")] = None,
     *,
+    preset: Annotated[str | None, option("NAME", "Preset of the trials.", "counterfactual")] = None,
     trials: Annotated[int, number("Number of trials without an edge, and with each.", most=10_000)] = 10,
     edges: Annotated[
         str, option("LIST", "Information coefficients of the planted edges; an empty text: none.")
@@ -551,7 +560,7 @@ def trust(
     from eigen_core.judging.trust import TRIAL_PRESET, TrustTrials, trust_document, with_trial_settings
 
     settings = with_trial_settings(replace(options, seed=None).settings())
-    trial = RunOptions(options.preset or TRIAL_PRESET, seed=options.seed, assignments=settings, data=data, device="cpu")
+    trial = RunOptions(preset or TRIAL_PRESET, seed=options.seed, assignments=settings, data=data, device="cpu")
     config = trial.config()
     console = Console(stderr=True)
 

@@ -253,7 +253,7 @@ def down(
                 deployments.remove(client)
 
     worker = home.running("worker")
-    trained = status.trained_by(worker, home)
+    trained = status.active_flow_run(worker, home)
     stopped = bring_down(home, _Progress(), grace, before_server=before_server)
     run = status.run_of(worker, trained) if stopped.trainings else None
     print_down(output_console(), home, stopped, run, api, trained)

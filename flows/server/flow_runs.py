@@ -30,7 +30,7 @@ from eigen_core.common.records import GenerationRecord, HoldoutResult, Telemetry
 from eigen_core.config import Config
 from eigen_core.runs.listener import Listener, Training
 from flows.server.artifacts import Reporter, client_or_warning, require_server, server_is_there
-from flows.server.prefect_internals import LIMIT_REACHED
+from flows.server.prefect_internals import CANCELLED_BY_LIMIT
 from flows.server.state_directory import ProcessRecord, StateDirectory, wait_until
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def report_lost(client: SyncPrefectClient, home: StateDirectory) -> None:
         if ended is Cancelled:
             # The server has recorded the cancellation, even if the run's store is unavailable.
             with suppress(InputError, StoreUnavailableError):
-                _keep_stop(found, home, worker)
+                _record_stop(found, home, worker)
 
 
 def has_lost_process(client: SyncPrefectClient, worker: str) -> bool:
@@ -319,7 +319,7 @@ def _is_request(flow_run: FlowRun) -> bool:
     state = flow_run.state
     if state is None or not (_names_its_run(flow_run) or tagged_run(flow_run.tags)):
         return False
-    return not (state.is_cancelled() and str(state.message or "").startswith(LIMIT_REACHED))
+    return not (state.is_cancelled() and str(state.message or "").startswith(CANCELLED_BY_LIMIT))
 
 
 def _names_its_run(flow_run: FlowRun) -> bool:
@@ -415,16 +415,16 @@ def stop_resuming(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) ->
     """Prefect's hook after a cancellation: switch the schedule off, and record that only a user continues the run."""
     if flow_run.deployment_id is not None:
         switch_schedule(False, flow_run.deployment_id)
-    _keep_stop(flow_run, StateDirectory.of(os.environ))
+    _record_stop(flow_run, StateDirectory.of(os.environ))
 
 
-def _keep_stop(flow_run: FlowRun, home: StateDirectory, worker: ProcessRecord | None = None) -> None:
+def _record_stop(flow_run: FlowRun, home: StateDirectory, worker: ProcessRecord | None = None) -> None:
     run = trained_run(flow_run)
     if run is not None:
         # Imported here because it loads torch.
-        from flows.server.training_flow import keep_stop
+        from flows.server.training_flow import record_stop
 
-        keep_stop(run, home, worker)
+        record_stop(run, home, worker)
 
 
 def schedule_of(found: DeploymentResponse) -> DeploymentSchedule | None:

@@ -45,11 +45,11 @@ class _Form:
         properties = handler.resolve_ref_schema(reference)["properties"]
         for section in VARIANTS:
             properties[section] = _of_all_variants(section, properties[section], handler)
-        for name, setting in _given_by_parameters(properties, ""):
+        for name, setting in _without_machine_settings(properties, ""):
             resolved = handler.resolve_ref_schema(setting)
             if "properties" in resolved:
                 setting.pop("default", None)
-                for inner_name, inner in _given_by_parameters(resolved["properties"], f"{name}."):
+                for inner_name, inner in _without_machine_settings(resolved["properties"], f"{name}."):
                     _without_value(inner, f"{name}.{inner_name}")
             else:
                 _without_value(setting, name)
@@ -94,7 +94,7 @@ def _of_all_variants(section: str, schema: Mapping[str, Any], handler: GetJsonSc
     }
 
 
-def _given_by_parameters(properties: dict[str, Any], prefix: str) -> list[tuple[str, Any]]:
+def _without_machine_settings(properties: dict[str, Any], prefix: str) -> list[tuple[str, Any]]:
     """Remove `MACHINE_SETTINGS` from `properties`, the settings whose keys begin with `prefix`; return the others."""
     for name in [name for name in properties if f"{prefix}{name}" in MACHINE_SETTINGS]:
         del properties[name]

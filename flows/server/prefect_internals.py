@@ -31,7 +31,7 @@ SERVER_IN_MEMORY = "prefect-in-memory"
 """Host name by which the server calls itself, as when an automation resumes a crashed run. The refusal of foreign web
 pages (flows.server.request_guard) must accept it."""
 
-LIMIT_REACHED = "Deployment concurrency limit reached"
+CANCELLED_BY_LIMIT = "Deployment concurrency limit reached"
 """Beginning of the message of a flow run that the server cancelled because another one trains. Only this message tells
 it from a flow run that a user cancelled, whose run must not be resumed."""
 

@@ -204,7 +204,7 @@ def _schedule(client: "SyncPrefectClient") -> ScheduleStatus | None:
     return None
 
 
-def trained_by(worker: ProcessRecord | None, home: StateDirectory) -> FlowRunStatus | None:
+def active_flow_run(worker: ProcessRecord | None, home: StateDirectory) -> FlowRunStatus | None:
     """Return the active flow run at the server of `worker`; None without a worker, an answer or an active flow run."""
     if worker is not None and answers(worker.api):
         from flows.server.deployments import client_of

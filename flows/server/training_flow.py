@@ -170,7 +170,7 @@ def unfinished_runs(store: str, local: str = CheckpointConfig().local) -> list[s
     return sorted(written, key=lambda name: (written[name], name), reverse=True)
 
 
-def keep_stop(run: str, home: StateDirectory, worker: ProcessRecord | None = None) -> None:
+def record_stop(run: str, home: StateDirectory, worker: ProcessRecord | None = None) -> None:
     """Record in the store of run `run` that a user has cancelled it.
 
     It is the store that `eigen launch` recorded in `home`, else that of `worker`, the ended worker of `home` (None:
@@ -252,11 +252,11 @@ def train_flow_run(config: Config, run: str | None, *, resume: bool) -> State[No
     except InUseError as error:
         return Completed(name=flow_runs.RUNNING_NAME, message=str(error))
     except Pause:
-        _keep_stop(chosen)
+        _record_stop(chosen)
         flow_runs.report_suspension()
         raise
     except flow_runs.CancellationError as error:
-        _keep_stop(chosen)
+        _record_stop(chosen)
         flow_runs.switch_schedule(False)
         return Cancelled(message=str(error))
     except TerminationSignal:
@@ -309,7 +309,7 @@ def _run_phase(phase: str, generation: int, compute: Callable[[], R]) -> R:
         return cast(R, TASKS[phase](compute, generation))
 
 
-def _keep_stop(chosen: ChosenRun | State[None] | None) -> None:
+def _record_stop(chosen: ChosenRun | State[None] | None) -> None:
     if isinstance(chosen, ChosenRun) and chosen.location.exists():
         journals.remember_stop(chosen.location)
 

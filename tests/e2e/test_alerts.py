@@ -55,12 +55,12 @@ def test_an_address_is_called_when_a_training_ends_in_a_way_that_matters(
     assert heard.empty()
 
 
-@pytest.mark.parametrize("trained_by", ["a command", "the worker"])
+@pytest.mark.parametrize("active_flow_run", ["a command", "the worker"])
 def test_the_log_of_a_run_has_its_phases_and_names_its_flow_run(
-    operated: Operated, undisturbed: Undisturbed, settings: list[str], trained_by: str
+    operated: Operated, undisturbed: Undisturbed, settings: list[str], active_flow_run: str
 ) -> None:
     run = undisturbed.NAME
-    if trained_by == "the worker":
+    if active_flow_run == "the worker":
         run = "logged"
         assert operated.wait_for_end(operated.submit(run, settings, 1), 120) == "Completed"
     lines = operated.eigen("logs", run).stdout.splitlines()

@@ -22,7 +22,7 @@ from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.checkpoint.session import create_run
 from eigen_core.checkpoint.store import Store
 from eigen_core.common.errors import InputError
-from eigen_core.common.files import leftovers
+from eigen_core.common.files import temporary_files_in
 from eigen_core.config import Config
 from eigen_core.housekeeping import clean_runs, export_champion, parse_duration, verify_run
 
@@ -118,7 +118,7 @@ def test_a_dry_run_leaves_even_what_a_killed_process_left(config: Config) -> Non
     left = folder / ".writing-0123"
     others = {path.name for path in (location.root / "run").rglob("*") if path.is_file()}
     left.write_bytes(b"half")
-    assert leftovers(location.root) == [left]
+    assert temporary_files_in(location.root) == [left]
     clean_runs(config.checkpoint.store, None, 0.0, dry_run=True)
     assert left.exists()
     assert {path.name for path in (location.root / "run").rglob("*") if path.is_file()} == {*others, left.name}

@@ -26,7 +26,7 @@ from eigen_core.checkpoint.store import (
     open_store,
 )
 from eigen_core.common.errors import InputError
-from eigen_core.common.files import leftovers
+from eigen_core.common.files import temporary_files_in
 
 BLOCK = 8 << 20
 BOUNDARY = b"\r\n--==0==\r\n\r\n--==0==--"
@@ -325,7 +325,7 @@ def test_something_in_the_way(local: LocalStore, in_the_way: str) -> None:
         assert not local.create("a", b"1")
         with pytest.raises(InputError, match="a folder is in the place of a file"):
             local.delete(["a"])
-    assert leftovers(local.folder) == []
+    assert temporary_files_in(local.folder) == []
 
 
 @pytest.mark.parametrize(
@@ -364,7 +364,7 @@ def test_errors_of_the_file_system(
                 write()
     assert [found.name for found in local.objects("")] == ["a"]
     assert local.read("a", 10) == b"before"
-    assert leftovers(local.folder) == []
+    assert temporary_files_in(local.folder) == []
 
 
 def test_a_file_system_without_hard_links(local: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -376,7 +376,7 @@ def test_a_file_system_without_hard_links(local: LocalStore, monkeypatch: pytest
         local.check()
     with pytest.raises(InputError, match="no hard links"):
         local.create("a", b"1")
-    assert leftovers(local.folder) == []
+    assert temporary_files_in(local.folder) == []
 
 
 def test_a_link_whose_reply_was_lost_is_ours(local: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,6 +92,9 @@ def test_every_look_is_counted_once_and_so_are_the_validations_that_chose_the_ag
     validation = played(str(tmp_path), span="validation")
     assert validation.looks.count == 1
     assert validation.verdict.looks == 1 + config.population.size
+    command = ("backtest", RUN, "--store", str(tmp_path), "--slice", "validation")
+    assert "The champion was chosen on these days" in eigen(*command).stdout
+    assert "The champion was chosen on these days" in json.loads(eigen(*command, "--json").stdout)["warnings"][0]
     trained_on = played(str(tmp_path), span="2015-01-01:2015-03-31").verdict
     assert trained_on.claim == "none"
     assert "were trained on" in trained_on.sentence

@@ -15,7 +15,7 @@ from matplotlib.colors import to_rgb
 from PIL import Image
 from synthetic_run import make_run
 
-from eigen_core.common.records import GenerationRecord, Telemetry
+from eigen_core.common.records import Curve, GenerationRecord, Telemetry
 from eigen_core.learning.ddpg import DdpgLearner
 from eigen_core.reporting import style
 from eigen_core.reporting.plots import (
@@ -118,6 +118,12 @@ def test_a_line_is_broken_where_nothing_was_learned(tmp_path: Path) -> None:
     halves = [r.model_copy(update={"learning": None}) if 7 <= r.generation <= 18 else r for r in history]
     broken = _share(plot_learning(halves, tmp_path / "broken.png", DdpgLearner.curves), style.BLUE)
     assert 0.0 < broken < 0.8 * whole
+
+
+def test_a_statistic_that_no_generation_has_recorded_is_an_empty_plot(tmp_path: Path) -> None:
+    """As in a run that was trained before the statistic existed."""
+    history, _ = make_run(4, 4, first_learning=1)
+    assert plot_learning(history, tmp_path / "one.png", (*DdpgLearner.curves, Curve("later", "A new one."))).exists()
 
 
 def test_the_same_history_gives_the_same_bytes_in_threads_and_with_any_settings_of_the_user(tmp_path: Path) -> None:
