@@ -233,7 +233,7 @@ def require_capacity(config: Config, spec: EnvironmentSpec) -> None:
         raise InputError(
             f"replay.capacity {config.replay.capacity:,} is below the {most:,} transitions that a generation can have "
             f"({config.population.size} agents x {config.evaluation.slices} episodes x {spec.episode_steps:,} steps): "
-            "raise it or lower evaluation.slices."
+            "raise replay.capacity or lower evaluation.slices."
         )
 
 

@@ -329,7 +329,7 @@ def require_scale(config: Config, days: int, steps: int) -> None:
         raise InputError(
             f"replay.capacity {config.replay.capacity:,} is below the {per_generation:,} transitions of one generation "
             f"({config.population.size} agents x {config.evaluation.slices} episodes x {steps} "
-            "days): raise it or lower evaluation.slices."
+            "days): raise replay.capacity or lower evaluation.slices."
         )
     train_days = len(Splits.of_days(days, config.market).train)
     learner = config.learner

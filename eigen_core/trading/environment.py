@@ -234,8 +234,8 @@ def book_episodes(
 def _require_finite(orders: Orders, reward: Tensor) -> None:
     if not bool((torch.isfinite(orders.coefficient) & torch.isfinite(orders.target)).all()):
         raise FloatingPointError(
-            "An agent's coefficient, rank or sale target is not a finite number: its network has diverged. Lower the "
-            "learning rates of the learner, or learner.gradient_clip."
+            "An agent's coefficient, rank or sale target is not a finite number: its network has diverged. Lower its "
+            "learning rates (learner.critic_learning_rate, learner.actor_learning_rate) or learner.gradient_clip."
         )
     if not bool(torch.isfinite(reward).all()):
         raise FloatingPointError(
