@@ -11,7 +11,7 @@ from typing import Literal
 
 import torch
 
-from eigen_core.checkpoint.store import run_root
+from eigen_core.checkpoint.store import ANOTHER_FOLDER, run_root
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import FREE_SPACE, nearest_existing
 from eigen_core.common.text import size

@@ -1,6 +1,6 @@
 """The commands that judge agents or prices: `backtest`, `compare`, `report`, `act`, `audit`, `importance`, `trust`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
