@@ -179,7 +179,7 @@ def test_an_upload_that_is_always_damaged_is_given_up(
     method = "PUT" if size > BLOCK else "POST"
     fault_proxy.add(Fault("flip_request", method=method, where=0.6, times=None))
     content = random.Random(4).randbytes(size)
-    with pytest.raises(StoreUnavailableError, match="damaged on the way"):
+    with pytest.raises(StoreUnavailableError, match="cut off, damaged or refused"):
         put_file(store, tmp_path, "blob", content)
     assert sum(quick_retries) < 30
     fault_proxy.clear()
@@ -191,9 +191,9 @@ def test_a_download_that_is_always_damaged_is_given_up(
     store: GcsStore, fault_proxy: FaultProxy, tmp_path: Path
 ) -> None:
     fault_proxy.add(Fault("flip_reply", path="alt=media", times=None))
-    with pytest.raises(StoreUnavailableError, match="damaged on the way"):
+    with pytest.raises(StoreUnavailableError, match="cut off, damaged or refused"):
         store.read("a/content", 5_000)
-    with pytest.raises(StoreUnavailableError, match="damaged on the way"):
+    with pytest.raises(StoreUnavailableError, match="cut off, damaged or refused"):
         store.fetch("a/content", tmp_path / "copy")
     assert list(tmp_path.iterdir()) == []
 

@@ -96,7 +96,7 @@ def test_a_deterministic_policy_explores_within_the_bounds_and_has_no_density() 
         torch.tensor([0.0, 0.1]), torch.tensor([3.0, 0.5])
     )
     torch.testing.assert_close(noisy.actions, expected)
-    with pytest.raises(ValueError, match="no density"):
+    with pytest.raises(ValueError, match="has no log_prob"):
         policy.log_prob(noisy.stored)
 
 
