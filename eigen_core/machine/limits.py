@@ -13,7 +13,7 @@ import psutil
 import torch
 
 from eigen_core.common.errors import InputError
-from eigen_core.common.text import BYTES_PER_GB, size
+from eigen_core.common.text import BYTES_PER_GB, percent, size
 from eigen_core.config.model import MemoryConfig
 
 logger = logging.getLogger(__name__)
@@ -208,7 +208,7 @@ class Pressure(Limit):
         return self.counted / self.bytes
 
     def __str__(self) -> str:
-        return f"{size(self.counted)} of {super().__str__()}, {self.share:.0%}"
+        return f"{size(self.counted)} of {super().__str__()}, {percent(self.share, 0)}"
 
 
 def host_limits(memory: MemoryConfig, root: Path = Path("/")) -> tuple[HostLimit, ...]:

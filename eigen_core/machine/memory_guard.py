@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from eigen_core.common.progress import checked_by
+from eigen_core.common.text import percent
 from eigen_core.config.model import MemoryConfig
 from eigen_core.machine.allocation import empty_device_cache, is_out_of_memory, keep_reserve
 from eigen_core.machine.limits import DeviceLimit, HostLimit, Limit, Pressure
@@ -198,7 +199,7 @@ class MemoryGuard:
         if self._crossed is None and self._clock() - self._last_reading >= self._memory.sample_seconds:
             self.sample()
         if self._crossed is not None:
-            raise self._error(f"{self._crossed} in use, above the hard line of {self._memory.hard:.0%}")
+            raise self._error(f"{self._crossed} in use, above the hard line of {percent(self._memory.hard, 0)}")
 
     @contextmanager
     def phase(self, name: str, generation: int) -> Iterator[None]:
@@ -259,7 +260,7 @@ class MemoryGuard:
         if predicted.share >= self._memory.hard:
             raise self._error(
                 f"{phase} was not started: it is predicted to need {predicted}, above the hard line of "
-                f"{self._memory.hard:.0%},"
+                f"{percent(self._memory.hard, 0)},"
             )
 
     def _predicted(self, phase: str) -> Pressure:

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from eigen_core.common.text import count, listed
+from eigen_core.common.text import count, listed, percent
 from eigen_core.config import TradingConfig
 from eigen_core.market.formats import SATURDAY, Days, weekdays_of
 
@@ -78,7 +78,7 @@ _SENTENCES: Mapping[str, str] = {
     "unknown": "Closes alone do not show whether prices are adjusted for dividends: if not, gains exclude dividends.",
     "weekend_days": "{weekend_days:day} on a Saturday or Sunday: right for continuous trading, wrong dates for an "
     "exchange.",
-    "missing_share": "{missing_share:.1%} of all days and symbols have no price.",
+    "missing_share": "{missing_share} of all days and symbols have no price.",
 }
 
 
@@ -205,7 +205,7 @@ class DataReport:
         universe, tradable = self.universe, [history for history in self.symbols if history.tradable]
         days, loss = "trading.delisting_days", "trading.delisting_loss"
         if trading is not None:
-            days, loss = f"{trading.delisting_days:,} ({days})", f"{trading.delisting_loss or 0.0:.0%} ({loss})"
+            days, loss = f"{trading.delisting_days:,} ({days})", f"{percent(trading.delisting_loss or 0.0, 0)} ({loss})"
         facts: dict[str, Any] = {
             **vars(self),
             **vars(universe),
@@ -224,7 +224,7 @@ class DataReport:
             "delisting_loss": loss,
             "survivors": not universe.ended_symbols and self.days >= _YEAR_DAYS,
             universe.dividends: True,
-            "missing_share": universe.missing_share if universe.missing_share >= _SHOWN_SHARE else 0.0,
+            "missing_share": percent(universe.missing_share) if universe.missing_share >= _SHOWN_SHARE else "",
         }
         lines: list[str] = []
         for name, template in _SENTENCES.items():

@@ -14,7 +14,7 @@ import torch
 from eigen_core.checkpoint.store import ANOTHER_FOLDER, run_root
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import FREE_SPACE, nearest_existing
-from eigen_core.common.text import size
+from eigen_core.common.text import percent, size
 from eigen_core.config import BatchLearnerConfig, BatchSamplingConfig, Config, merge
 from eigen_core.config.loading import config_from_values
 from eigen_core.config.model import CheckpointConfig
@@ -336,7 +336,7 @@ def _left(limit: Limit, hard: float, taken: int, words: str) -> Limit:
     """Return the share `hard` of a limit less `taken` bytes; `words` say what takes them."""
     less = f", less {size(taken)} {words}" if taken > 0 else ""
     left = max(int(hard * limit.bytes) - max(taken, 0), 0)
-    return Limit(left, f"{hard:.0%} of {size(limit.bytes)}, {limit.origin}{less}")
+    return Limit(left, f"{percent(hard, 0)} of {size(limit.bytes)}, {limit.origin}{less}")
 
 
 _MOST_PLANS = 8

@@ -19,7 +19,17 @@ from eigen_core.common.records import (
     origins,
     record_of,
 )
-from eigen_core.common.text import BYTES_PER_MB, clock, count, duration, exact_clock, number, reward, rough_duration
+from eigen_core.common.text import (
+    BYTES_PER_MB,
+    clock,
+    count,
+    duration,
+    exact_clock,
+    number,
+    percent,
+    reward,
+    rough_duration,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -203,7 +213,7 @@ def holdout_sentence(result: HoldoutResult) -> str:
         f"In {count(len(result.slices), 'holdout episode')} the champion earns {reward(result.champion_reward)} "
         f"({in_words(dict(result.champion_statistics))}){excess}; "
         f"{len(rewards)} agents with random weights earn {reward(result.random_reward)} on average, from "
-        f"{reward(min(rewards))} to {reward(max(rewards))}, and it beats {result.share_of_random_beaten:.0%} of them."
+        f"{reward(min(rewards))} to {reward(max(rewards))}, and it beats {percent(result.share_of_random_beaten, 0)} of them."
     )
 
 
@@ -383,7 +393,7 @@ class Overview:
 
     def _head(self) -> list[str]:
         progress = self.progress
-        share = f"{progress.done} of {progress.generations} ({progress.share:.0%})".replace("%", " %")
+        share = f"{progress.done} of {progress.generations} ({percent(progress.share, 0)})"
         if progress.ended is not None:
             title = f"# Ended after generation {share}"
             state = f"**{progress.ended}** {progress.next_step()}".rstrip()

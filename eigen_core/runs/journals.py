@@ -18,6 +18,7 @@ from eigen_core.checkpoint.store import LocalStore, MissingObjectError, StoreUna
 from eigen_core.common.errors import InputError
 from eigen_core.common.progress import checked_by
 from eigen_core.common.records import Record
+from eigen_core.common.text import percent
 from eigen_core.config import Config
 
 if TYPE_CHECKING:
@@ -262,10 +263,10 @@ class Goodput:
 
     def __str__(self) -> str:
         if self.recovery_seconds is None:
-            return f"goodput {self.share:.1%}, no interruption"
+            return f"goodput {percent(self.share)}, no interruption"
         times = "1 interruption" if self.interruptions == 1 else f"{self.interruptions} interruptions"
         return (
-            f"goodput {self.share:.1%}: {times}, {self.lost_seconds:.1f} s of work lost, "
+            f"goodput {percent(self.share)}: {times}, {self.lost_seconds:.1f} s of work lost, "
             f"{self.recovery_seconds:.1f} s to recover on average"
         )
 

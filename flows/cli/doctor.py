@@ -29,7 +29,7 @@ from eigen_core.checkpoint.store import (
 )
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import explained, nearest_existing
-from eigen_core.common.text import DISTRIBUTION, size
+from eigen_core.common.text import DISTRIBUTION, percent, size
 from flows.cli.common import EXIT_OTHER, Json, RunOptions, run_options
 from flows.cli.console import output_console, print_json, print_line
 
@@ -185,7 +185,11 @@ class Doctor:
         memory = self._config.memory
         limits = "; ".join(map(str, host_limits(memory)))
         headroom = headroom_bytes(memory)
-        return "ok", f"{limits}; {size(headroom)} can be taken before the memory guard acts at {memory.hard:.0%}", ""
+        return (
+            "ok",
+            f"{limits}; {size(headroom)} can be taken before the memory guard acts at {percent(memory.hard, 0)}",
+            "",
+        )
 
     def _memory(self) -> Found:
         run_plan = self._run_plan

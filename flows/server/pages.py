@@ -12,7 +12,7 @@ from prefect.exceptions import TerminationSignal
 from prefect.logging import get_run_logger
 
 from eigen_core.common.records import HoldoutResult, Telemetry
-from eigen_core.common.text import exact_clock, size
+from eigen_core.common.text import exact_clock, percent, size
 from eigen_core.config import Config
 from eigen_core.machine import MemoryGuard, MemoryReport, report_markdown
 from eigen_core.planning.run_plan import RunPlan
@@ -127,7 +127,9 @@ class RunPages(Listener):
 
     def _memory(self, guard: MemoryGuard, telemetry: Sequence[Telemetry]) -> list[tuple[str, str]]:
         pressure, lines = guard.pressure(), self._config.memory
-        verdict = "fine" if pressure.share < lines.soft else f"tight (the memory guard aborts at {lines.hard:.0%})"
+        verdict = (
+            "fine" if pressure.share < lines.soft else f"tight (the memory guard aborts at {percent(lines.hard, 0)})"
+        )
         facts = [("Memory", f"{verdict}: {pressure} are taken")]
         if telemetry:
             last = telemetry[-1]

@@ -436,5 +436,5 @@ def test_weekends_stale_prices_and_missing_days(tmp_path: Path) -> None:
     stale = [(row.symbol, row.day, row.detail) for row in report.suspicious if row.kind == "stale"]
     assert stale == [("AAA", "2020-01-06", "11 days")]
     assert report.universe.missing_share == pytest.approx(10 / 140)
-    for words in ("20 days on a Saturday or Sunday", "AAA 2020-01-06 (11 days)", "7.1% of all days and symbols"):
+    for words in ("20 days on a Saturday or Sunday", "AAA 2020-01-06 (11 days)", "7.1 % of all days and symbols"):
         assert says(report, words)

@@ -99,12 +99,12 @@ def test_what_others_take_of_a_group_is_taken_off_and_the_limit_that_leaves_leas
     assert "a group, less 3" in crowded.origin
     (tmp_path / "memory.current").write_text(str(GB + 1))
     (alone, _) = planned().checks
-    assert (alone.limit_bytes, alone.origin) == (int(0.93 * 9 * GB), "93% of 9.00 GB, memory.limit_gb")
+    assert (alone.limit_bytes, alone.origin) == (int(0.93 * 9 * GB), "93 % of 9.00 GB, memory.limit_gb")
     monkeypatch.setattr(module, "host_limits", lambda _: (group,))
-    assert planned().checks[0].origin == "93% of 10.00 GB, a group"
+    assert planned().checks[0].origin == "93 % of 10.00 GB, a group"
     # A group that cannot be read.
     (tmp_path / "memory.stat").unlink()
-    assert planned().checks[0].origin == "93% of 10.00 GB, a group"
+    assert planned().checks[0].origin == "93 % of 10.00 GB, a group"
 
 
 def test_addresses_are_those_of_this_process_and_not_all_have_memory(monkeypatch: pytest.MonkeyPatch) -> None:

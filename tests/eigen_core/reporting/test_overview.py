@@ -62,10 +62,10 @@ def test_a_page_begins_with_the_numbers_and_says_how_well_it_goes() -> None:
     [
         ({"done": 25}, 25, "# Finished: generation 25 of 25 (100 %)", "**Finished 03:36 UTC, took 46 min 40 s.**"),
         (
-            {"ended": "Memory: 93% are taken."},
+            {"ended": "Memory: 93 % are taken."},
             14,
             "# Ended after generation 14 of 25 (56 %)",
-            "**Memory: 93% are taken.** A resume goes on with generation 15.",
+            "**Memory: 93 % are taken.** A resume goes on with generation 15.",
         ),
         ({"done": 25, "ended": "No disk."}, 25, "# Ended after generation 25 of 25 (100 %)", "**No disk.**"),
         (
