@@ -137,7 +137,8 @@ def computing_threads(chosen: int) -> Iterator[None]:
 class ThreadTrial:
     """Times gradient steps with all of torch's threads and with one by turns, and then keeps the faster number.
 
-    Results do not depend on it. It compares the shortest times: a busy machine makes steps longer, never shorter.
+    Call `begin` before a group of agents learns, and `step` after each of its steps. Results do not depend on it. It
+    compares the shortest times: a busy machine makes steps longer, never shorter.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:

@@ -119,7 +119,7 @@ def feature_names(feature_set: FeatureSet, has_range: bool, has_volume: bool) ->
 
 
 def column_features(bars: Bars, feature_set: FeatureSet, has_range: bool, has_volume: bool) -> Series:
-    """Return a feature set of one symbol, float64 `[days, features]`; NaN without a price or enough days before."""
+    """Return the features `feature_names` of one symbol: float64 `[days, features]`, NaN without enough prices."""
     names = feature_names(feature_set, has_range, has_volume)
     values = np.full((len(bars.close), len(names)), np.nan)
     days, own = bars.with_price()
@@ -233,8 +233,8 @@ def _registered_function(name: str) -> FeatureValues:
 class PanelFeatures:
     """The features that `market` selects, for each symbol (column of `prices`), before normalisation.
 
-    `names` has all features, and ends with `own_names`: other numeric columns of the files, then features of feature
-    functions. `shape` is (days, symbols, features).
+    `of_column` computes the values of one symbol. `names` has all features, and ends with `own_names`: other numeric
+    columns of the files, then features of feature functions. `shape` is (days, symbols, features).
 
     Raises:
         InputError: a function is not registered or fails, the files lack columns that `market` needs, or names repeat.

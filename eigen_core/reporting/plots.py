@@ -311,7 +311,7 @@ _WORDS: Mapping[Origin, str] = {
 
 
 def plot_lineage(history: Sequence[GenerationRecord], path: Path) -> Path:
-    """Plot the lineage of the newest generations: agents as rows, generations as columns.
+    """Plot the lineage of the newest 30 generations of a history: agents as rows, generations as columns.
 
     Lines lead from parents to children, in the colour of the child's origin. The last column is the next population.
     """

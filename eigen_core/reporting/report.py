@@ -298,7 +298,8 @@ def _trades(caption: str, trades: pd.DataFrame) -> Table:
 def assets_table(by_asset: pd.DataFrame, capital: float, weights: pd.DataFrame | None = None) -> Table:
     """Return a table of the gain of each asset, best first; of more than 20 assets only the 10 best and the 10 worst.
 
-    `by_asset`, `weights`: see `SpanResult`. With weights, show their means instead of the share of trades with a gain.
+    Gains are also shown as shares of `capital`, the account's money before the first day. `by_asset`, `weights`: see
+    `SpanResult`; with weights, the table has their means instead of the share of trades with a gain.
     """
     held = None if weights is None else weights.mean()
     assets = by_asset.to_dict("records")

@@ -386,8 +386,8 @@ def is_changeable(key: str) -> bool:
 def require_same_definition(subject: str, begun: Config, now: Config, options: Sequence[str]) -> None:
     """Raise `InputError` if a walk or sweep (both train several runs) would be continued with another definition.
 
-    `subject` begins the message, for example `Walk 'years'`; `options` name the command's options that differ. Settings
-    that may change between the generations of a run may change here too, except for the number of generations.
+    `subject` begins the message, for example `Walk 'years'`; `options`: the command's options that the caller has found
+    to differ. Settings that may change between the generations of a run may change here too, but not `generations`.
     """
     settings = [key for key in differing_keys(begun, now) if key == "generations" or not is_changeable(key)]
     differing = [*options, *settings]

@@ -111,7 +111,7 @@ def excess_of_trades(
     Args:
         trades: trades of one or more agents, `[agents, days, K]`.
         known, trading: prices of the days, as `prices_of_span` returns them, and trading rules.
-        any_day: compare with the mean over all days of the span, instead of buying on the day of the trade.
+        any_day: compare with buying on each day of the span, held as long as the trade may be, instead of on its day.
     """
     days = trades.asset.shape[1]
     made, day = trades.asset >= 0, np.arange(days)[:, None]

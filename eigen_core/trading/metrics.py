@@ -126,7 +126,7 @@ def compute_metrics(
 
 
 def drawdowns(curve: EquityCurve) -> Values:
-    """Return the drawdown of each day as `Metrics` defines it: float64 `[days]`, 0 or below."""
+    """Return each day's drawdown, a fraction of the highest equity so far: float64 `[days]`, 0 or below."""
     return curve.equity / np.maximum.accumulate(np.maximum(curve.equity, curve.capital)) - 1.0
 
 

@@ -189,7 +189,7 @@ class Rebalancing:
         return logarithm * PERCENT, change.abs().sum(-1)
 
     def _day_by_day(self, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the results of `rebalance` on all days, one after another since a day's depend on those before."""
+        """Return the three results of `rebalance` (see there) on all days; each day's depend on those before."""
         filled, held = [], torch.zeros_like(targets[..., 0, :])
         for day, of_day in enumerate(targets.unbind(-2)):
             table = replace(self, **{name: getattr(self, name)[..., day, :] for name in ("returns", "stays", "ended")})

@@ -281,8 +281,8 @@ def own_run_name(config: Config) -> str:
 def last_request(run: str | None = None) -> TrainingRequest | None:
     """Return the last request to this flow run's deployment to train `run` (None: any run); None if there is none.
 
-    A flow run that still looks for a run to resume is no request, nor is one that the server cancelled because another
-    flow run trained. Only the newest 1,000 flow runs of the deployment are considered.
+    This flow run counts too, if it names its run. A flow run that still looks for a run to resume is no request, nor is
+    one that the server cancelled because another one trained. Only the deployment's newest 1,000 flow runs are read.
     """
     deployment = own_deployment()
     if deployment is None:

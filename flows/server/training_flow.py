@@ -92,7 +92,8 @@ def choose_run(config: Config, run: str | None, *, resume: bool) -> ChosenRun | 
         run: name of the run. None: a new run, or with `resume` the run that was requested last. If there was no
             request, or that run is complete or stopped and a user (not the schedule or an automation) has created this
             flow run: the newest unfinished run of the store that was not stopped.
-        resume: the run must exist, and keeps its stored configuration. False: a run that does not exist is begun.
+        resume: the run must exist, and keeps its stored configuration. False: a run that does not exist is begun, and
+            one that exists goes on if `config` has its settings; training refuses other ones.
     """
     if run is None and resume:
         return _run_to_resume(config)

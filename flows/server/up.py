@@ -113,7 +113,7 @@ def watch(home: StateDirectory, components: tuple[Component, ...], stopping: Cal
             with home.locked(_LOCK_TIMEOUT_SECONDS):
                 if home.read(ended) is None:
                     return
-            raise Stopped(f"The {ended} has ended. {end_of_log(home.log(ended))}")
+            raise Stopped(f"The {ended} has ended: `eigen up` starts it again. {end_of_log(home.log(ended))}")
         time.sleep(_POLL_SECONDS)
 
 
