@@ -28,7 +28,8 @@ from eigen_core.generation import TrainingState, record_telemetry, resolve_devic
 from eigen_core.judging.evaluation_log import keep_look
 from eigen_core.machine import MemoryGuard, MemoryGuardError, release_free_memory, tune_allocator
 from eigen_core.machine.gpu import visible_gpus
-from eigen_core.machine.performance import computing_threads, profiled
+from eigen_core.machine.performance import computing_threads
+from eigen_core.machine.profiling import profiled
 from eigen_core.memory_watch import MemoryWatch
 from eigen_core.planning.memory_parts import local_worker_count
 from eigen_core.planning.run_plan import require_fit

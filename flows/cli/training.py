@@ -64,7 +64,7 @@ def train(
         # Read when torch is imported; otherwise its profiler logs each start and stop.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     with prepared_to_train(name, config.checkpoint) as display:
-        from eigen_core.machine.performance import Profile, profiled_to
+        from eigen_core.machine.profiling import Profile, profiled_to
         from eigen_core.runs.handle import Run
 
         run = Run(config.checkpoint, name)

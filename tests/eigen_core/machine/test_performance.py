@@ -18,15 +18,13 @@ from training_cases import advance, small_state
 from eigen_core.common.text import BYTES_PER_MB
 from eigen_core.config import PopulationConfig
 from eigen_core.machine.performance import (
-    Profile,
     ThreadTrial,
     agents_at_once,
     columns_at_once,
     encoded_at_once,
     playing_at_once,
-    profiled,
-    profiled_to,
 )
+from eigen_core.machine.profiling import Profile, profiled, profiled_to
 
 pytestmark = pytest.mark.cpu
 
