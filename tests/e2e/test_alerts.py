@@ -52,7 +52,8 @@ def test_an_address_is_called_when_a_training_ends_in_a_way_that_matters(
         "page": f"{operated.pages}/runs/flow-run/{number}",
     }
     assert "No address is called" in operated.eigen("alerts", "--off").stdout
-    assert heard.empty()
+    # The server repeats an event while its database is locked.
+    assert all(repeated == called for repeated in heard.queue)
 
 
 @pytest.mark.parametrize("active_flow_run", ["a command", "the worker"])
