@@ -50,8 +50,8 @@ def connected(scheduler: str) -> Client:
             "The scheduler's address has a user or a password in it: leave them out, and use certificates (Dask's "
             "settings distributed.comm.tls)."
         )
-    # Eigen raises an error that says what to do; Dask would also print tracebacks of its attempts to reconnect.
-    for handler in logging.getLogger("distributed").handlers:
+    # Dask would print tracebacks of its attempts to reconnect. The root logger's handlers belong to the application.
+    for handler in {*logging.getLogger("distributed").handlers}.difference(logging.root.handlers):
         handler.setLevel(logging.CRITICAL)
     try:
         get_address_host_port(scheduler)
