@@ -190,7 +190,7 @@ class RunContents:
             stored = self.store.stat(name)
             if stored is None or stored.bytes <= limit:
                 raise
-            raise DamagedFileError(f"has {stored.bytes:,} bytes, more than the {limit:,} allowed") from error
+            raise DamagedFileError(f"has {stored.bytes:,} bytes, more than its kind can have ({limit:,})") from error
 
     def manifest_names(self) -> list[str]:
         """Return the names of all manifests, even damaged, relative to the run's folder, newest generation first."""

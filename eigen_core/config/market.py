@@ -107,9 +107,7 @@ class MarketConfig(Section):
     @classmethod
     def _pattern_has_a_symbol(cls, pattern: str | None) -> str | None:
         if pattern is not None and pattern.count("{symbol}") != 1:
-            raise ValueError(
-                f"market.symbol_from {quoted(pattern)} must have {{symbol}} once, as {{symbol}}-1d-{{part}}.csv"
-            )
+            raise ValueError(f"market.symbol_from {quoted(pattern)} must have {{symbol}} once, as in {{symbol}}-1d.csv")
         return pattern
 
     @model_validator(mode="after")

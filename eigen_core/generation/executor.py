@@ -89,7 +89,7 @@ class Executor(Protocol):
         """Let the slice `agents` of a population learn; `task_state` (`Task.state`) normalises their observations.
 
         These agents are overwritten; after an exception their values are undefined. Returns the learner's curves by
-        name, float64 `[agents that learn, gradient steps]` each, on the host.
+        name, float64 `[agents of the slice, gradient steps]` each, on the host.
         """
 
 

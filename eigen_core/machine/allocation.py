@@ -75,7 +75,7 @@ def keep_reserve(limits: Iterable[HostLimit]) -> Callable[[], None]:
     try:
         held = mmap.mmap(-1, _RESERVED_BYTES, prot=mmap.PROT_READ, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
-        logger.warning("No addresses can be reserved for a memory report (%s): raise ulimit -v, or it may fail.", error)
+        logger.warning("A memory report may fail: raise ulimit -v, no addresses can be reserved (%s).", error)
         return lambda: None
     return held.close
 
@@ -168,7 +168,7 @@ def shared_memory_check() -> tuple[Tensor, SharedTensor] | None:
     try:
         return shared_zeros((1,), torch.uint8)
     except OSError as error:
-        logger.warning("Each worker keeps its own replay buffer: this system shares no memory (%s).", error)
+        logger.warning("Each worker keeps a copy of the replay buffer, since this system shares no memory (%s).", error)
         return None
 
 

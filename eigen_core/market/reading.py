@@ -89,7 +89,8 @@ class SourceFile:
             raise InputError(_unreadable(self.path, error)) from error
         if len(content) > most:
             raise InputError(
-                f"{self.path} decompresses to more than {_LARGEST_RATIO} times its size: give prices only."
+                f"{self.path} decompresses to more than {_LARGEST_RATIO} times its size, as prices do not: correct the "
+                "file, or give it uncompressed."
             )
         return content
 

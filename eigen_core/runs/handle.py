@@ -379,7 +379,7 @@ def runs_in(store: str) -> list[str]:
 
 
 def is_changeable(key: str) -> bool:
-    """Whether a setting may change between the generations of a run."""
+    """Whether the setting `key` (such as `learner.batch_size`) may change between the generations of a run."""
     return key in _CHANGEABLE_KEYS or key.startswith(_CHANGEABLE_SECTIONS)
 
 

@@ -141,7 +141,7 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
         self._episode_times = episode_times(config.trading, device)
 
     def _block_bytes(self, config: Config, device: torch.device) -> int:
-        """Return the bytes of a layer of the encoder or of the heads, whichever is larger, for a batch of one agent."""
+        """Return the bytes of the largest activation of one agent's batch, in a layer of encoder or heads."""
         network, batch, columns = config.network, batch_setting(config.learner, "batch_size"), self.panel.columns
         heads = FLOAT32_BYTES * batch * self.panel.assets * network.head_width
         if not self.network.block_bound:

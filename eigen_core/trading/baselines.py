@@ -148,7 +148,7 @@ class MatchedTraders:
 
     @property
     def median_return(self) -> float | None:
-        """Median of the total returns; None if there are no traders."""
+        """Median of the total returns (fractions); None if there are no traders."""
         return float(np.median(self.total_returns)) if len(self.total_returns) else None
 
     def quantile_of(self, total_return: float) -> float | None:

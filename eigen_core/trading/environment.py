@@ -389,7 +389,10 @@ class TradingEnvironment:
 
     @torch.inference_mode()
     def reset(self, first_days: Tensor) -> None:
-        """Start one episode on each of `first_days`, int64 `[E]` on any device; errors: see `check_first_days`."""
+        """Start one episode on each of `first_days`, int64 `[E]`: days of the prices, on any device.
+
+        On an episode's first day its agent decides for the first time. Errors: see `check_first_days`.
+        """
         self._first_days = check_first_days(self.prices, self.trading, first_days)
         self._step_index = 0
         self._summary = None

@@ -280,7 +280,7 @@ class SentTransitions:
     """Transitions that make a worker's replay buffer equal to that of the leading process.
 
     Attributes:
-        before: number of transitions ever appended to the worker's replay before `rows`; None: it begins empty.
+        before: number of transitions ever appended to the worker's replay before `rows`; None: it drops its own.
         written: number of transitions ever appended once `rows` are.
         rows: columns of the transitions, by name, the newest transition last.
     """
