@@ -38,12 +38,12 @@ def training_slices(state: TrainingState) -> NDArray[np.int64]:
 
 
 def fitness_slices(state: TrainingState) -> NDArray[np.int64]:
-    """Return the starts of the fitness episodes, which all agents play in all generations: int64 `[episodes]`."""
+    """Return the starts (`Task.training_starts`) that all agents play in each generation: int64 `[episodes]`."""
     return spread_starts(state.task.training_starts, state.config.evaluation.fitness_slices)
 
 
 def validation_slices(state: TrainingState) -> NDArray[np.int64]:
-    """Return the starts of the validation episodes, which all agents play in all generations: int64 `[episodes]`."""
+    """Return the starts (`Task.validation_starts`) that all agents play in each generation: int64 `[episodes]`."""
     return spread_starts(state.task.validation_starts, state.config.evaluation.validation_slices)
 
 

@@ -184,11 +184,11 @@ class Task(Protocol[Observed, Encoded]):
 
     @property
     def training_starts(self) -> range:
-        """Possible starts of training episodes: days of a panel, or seeds of a Gymnasium environment."""
+        """Possible starts of training episodes: days of the whole panel, or seeds of a Gymnasium environment."""
 
     @property
     def validation_starts(self) -> range:
-        """Possible starts of the episodes that choose the champion, the best agent so far."""
+        """Possible starts (as of training episodes) of the episodes that choose the champion, the best agent so far."""
 
     @property
     def holdout_starts(self) -> range:
