@@ -75,7 +75,7 @@ def keep_reserve(limits: Iterable[HostLimit]) -> Callable[[], None]:
     try:
         held = mmap.mmap(-1, _RESERVED_BYTES, prot=mmap.PROT_READ, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
-        logger.warning("A memory report may fail: raise ulimit -v, no addresses can be reserved (%s).", error)
+        logger.warning("A memory report may fail, since no addresses can be reserved (%s): raise ulimit -v.", error)
         return lambda: None
     return held.close
 

@@ -69,7 +69,7 @@ class JobResult:
 IsStopped = Callable[[], bool]
 Train = Callable[[RunJob, Path, IsStopped], JobResult]
 """Function with the first three arguments and the result of `train_in_subprocess`, on this machine or a worker."""
-Task = Callable[[Train, IsStopped], None]
+JobFunction = Callable[[Train, IsStopped], None]
 """Function that trains runs by its first argument; `is_stopped` is its second one, or one that is true earlier."""
 _STOPPED = JobResult(-signal.SIGTERM, "")
 
@@ -154,10 +154,10 @@ def refuse_two_schedulers(config: "Config", runs_on: str | None) -> None:
 
 
 @contextmanager
-def job_executor(jobs: int, scheduler: str | None) -> Iterator[Callable[[Iterable[Task]], None]]:
-    """Yield a function that executes tasks, `jobs` at a time: they train runs here, or on Dask workers of `scheduler`.
+def job_executor(jobs: int, scheduler: str | None) -> Iterator[Callable[[Iterable[JobFunction]], None]]:
+    """Yield a function that calls others, `jobs` at a time: they train runs here, or on Dask workers of `scheduler`.
 
-    After an error of a task, Ctrl-C or SIGTERM (then it raises `Stopped`) the function stops the runs in training. If a
+    After an error of one, Ctrl-C or SIGTERM (then it raises `Stopped`) the function stops the runs in training. If a
     worker is lost, another one trains its run; a worker that loses this process or the scheduler stops its run.
     """
     stopped = threading.Event()
@@ -165,9 +165,9 @@ def job_executor(jobs: int, scheduler: str | None) -> Iterator[Callable[[Iterabl
         try:
             with signals.raising(), _trainer(scheduler) as train, ThreadPoolExecutor(jobs) as threads:
 
-                def do(tasks: Iterable[Task]) -> None:
+                def do(functions: Iterable[JobFunction]) -> None:
                     try:
-                        for done in as_completed([threads.submit(task, train, stopped.is_set) for task in tasks]):
+                        for done in as_completed([threads.submit(each, train, stopped.is_set) for each in functions]):
                             done.result()
                     finally:
                         stopped.set()
