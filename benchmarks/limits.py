@@ -218,7 +218,8 @@ class Limiter:
         outcome.largest = (report["parts"][0]["name"], report["parts"][0]["host"])
         outcome.peak = max(phase["peak_bytes"] for phase in report["phases"]) / report["limits"][0]["bytes"]
         said = reports[0].with_suffix(".md").read_text()
-        if f"The largest part is {outcome.largest[0]} " not in said or str(reports[0].with_suffix(".md")) not in told:
+        named = f"The largest part of the run is {outcome.largest[0]} "
+        if named not in said or str(reports[0].with_suffix(".md")) not in told:
             outcome.faults.append(f"report or command do not name the largest part or the report: {told[-800:]}")
         if outcome.case.appetite is not None:
             outcome.faults += _faults_of(report, held, outcome)

@@ -67,6 +67,13 @@ class ControlGroup:
         # -1 sets no limit in version 1.
         return None if value == -1 or value >= _UNLIMITED else value
 
+    def has(self, process: int) -> bool:
+        """Return whether a process, by its number, is in this group or in one below it."""
+        return any(
+            version == self.version and PurePosixPath(name).is_relative_to(self.name)
+            for version, name in _memberships(Path("/"), "memory", str(process))
+        )
+
     def cores(self) -> float | None:
         """Return the limit of processor time, in cores; None if the group has none, or if it cannot be read."""
         if self.version == 2:
@@ -105,8 +112,8 @@ def control_groups(root: Path = Path("/"), controller: Literal["memory", "cpu"] 
             yield from _upwards(version, PurePosixPath(name), mount_root, root / point.lstrip("/"))
 
 
-def _memberships(root: Path, controller: str) -> Iterator[tuple[Literal[1, 2], str]]:
-    for line in _lines(root / "proc/self/cgroup"):
+def _memberships(root: Path, controller: str, process: str = "self") -> Iterator[tuple[Literal[1, 2], str]]:
+    for line in _lines(root / "proc" / process / "cgroup"):
         number, controllers, name = line.split(":", 2) if line.count(":") >= 2 else ("", "", "")
         if number == "0" and not controllers:
             yield 2, name

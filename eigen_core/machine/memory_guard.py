@@ -24,6 +24,7 @@ from eigen_core.machine.memory_usage import (
     Usage,
     expected_growth,
     gpu_in_use,
+    memory_of_others,
     own_resident_bytes,
     release_free_memory,
 )
@@ -259,7 +260,7 @@ class MemoryGuard:
         predicted = self._predicted(phase)
         if predicted.share >= self._memory.hard:
             raise self._error(
-                f"{phase} was not started: it is predicted to need {predicted}, above the hard line of "
+                f"{phase} was not started: at its predicted peak {predicted} would be in use, above the hard line of "
                 f"{percent(self._memory.hard, 0)},"
             )
 
@@ -279,12 +280,18 @@ class MemoryGuard:
         with self._state_lock:
             under_way = () if self._open is None else (replace(self._open),)
             phases = (*self._ended, *under_way)
+        pressures = self._pressures(usage)
+        limits = self.limits if self.device_limit is None else (*self.limits, self.device_limit)
+        others, largest = memory_of_others(limits[pressures.index(pressure)], pressure.counted, usage)
         report = MemoryReport(
             moment=datetime.now(UTC).isoformat(timespec="seconds"),
             reason=reason,
             nearest=str(pressure),
             usage=usage,
-            limits=self._pressures(usage),
+            own=pressure.counted - others,
+            others=others,
+            largest_others=largest,
+            limits=pressures,
             phases=phases,
             plan=self._plan,
         )

@@ -18,7 +18,7 @@ from eigen_core.common.files import replacing
 from eigen_core.common.text import duration, size
 from eigen_core.machine.allocation import Values, add_largest, memory_of, tensors_of
 from eigen_core.machine.limits import Pressure
-from eigen_core.machine.memory_usage import PhaseUsage, Usage, process_bytes, resident_part
+from eigen_core.machine.memory_usage import OtherProcess, PhaseUsage, Usage, process_bytes, resident_part
 
 _ROWS = 20
 # Listing a million objects takes 0.05 s.
@@ -61,6 +61,8 @@ class MemoryReport:
     Attributes:
         moment, reason: time of the report (UTC, ISO 8601); why it was made, for its title "Memory: {reason}".
         nearest: use of the limit that is closest to being reached, in words.
+        own, others: bytes counted against that limit: of the run, and of other processes.
+        largest_others: the largest three of these processes.
         limits: of the host, the smallest first, then of the GPU.
         parts: owners of tensors and the rest, the largest first; their sum is the memory of all processes of the run.
         tensors: the largest groups of tensors, by resident bytes.
@@ -72,6 +74,9 @@ class MemoryReport:
     reason: str
     nearest: str
     usage: Usage
+    own: int = 0
+    others: int = 0
+    largest_others: tuple[OtherProcess, ...] = ()
     limits: tuple[Pressure, ...] = ()
     parts: tuple[MeasuredPart, ...] = ()
     tensors: tuple[TensorGroup, ...] = ()
@@ -80,10 +85,15 @@ class MemoryReport:
 
     @property
     def headline(self) -> str:
+        sentences = []
+        if self.others > self.own:
+            named = f": {', '.join(map(str, self.largest_others))}" if self.largest_others else ""
+            sentences = [f"The run holds {size(self.own)}, other processes hold {size(self.others)}{named}."]
         if not self.parts:
-            return "No part of the memory was found."
+            return " ".join([*sentences, "No part of the run's memory was found."])
         largest = max(self.parts, key=lambda part: max(part.host, part.device))
-        return f"The largest part is {largest.name} with {size(max(largest.host, largest.device))}."
+        of_it = f"{largest.name} with {size(max(largest.host, largest.device))}"
+        return " ".join([*sentences, f"The largest part of the run is {of_it}."])
 
 
 def measured_parts(
@@ -148,10 +158,11 @@ def report_markdown(report: MemoryReport) -> str:
     """Return the report as markdown, the largest part first."""
     device = size(report.usage.device.taken) if report.usage.device else ""
     parts = [(p.name, size(p.host), size(p.device) if p.device else "", p.detail) for p in report.parts]
+    parts += [("all", size(report.usage.host), device, "")]
+    largest = ", ".join(map(str, report.largest_others))
     sections = {
-        "Memory by part": _table(
-            ("part", "host", "device", "content"), [*parts, ("all", size(report.usage.host), device, "")]
-        ),
+        "Memory by part": _table(("part", "host", "device", "content"), parts),
+        "Other processes": f"{size(report.others)} of the nearest limit. The largest: {largest}." if largest else "",
         "Limits": _table(
             ("limit", "size", "counted against it", "soft line", "hard line"),
             ((line.origin, *map(size, (line.bytes, line.counted, line.soft, line.hard))) for line in report.limits),

@@ -18,8 +18,9 @@ import psutil
 import torch
 from numpy.typing import NDArray
 
+from eigen_core.common.text import quoted, size
 from eigen_core.config.model import MemoryConfig
-from eigen_core.machine.limits import HostLimit, host_limits, proc_entries
+from eigen_core.machine.limits import HostLimit, Limit, host_limits, proc_entries
 
 logger = logging.getLogger(__name__)
 
@@ -212,6 +213,41 @@ def _runs_in_memory_of_this_process(child: int) -> bool:
         if before == after:
             break
     return False
+
+
+@dataclass(frozen=True)
+class OtherProcess:
+    """A process that does not belong to the run: its name, number (PID) and resident memory (bytes)."""
+
+    name: str
+    number: int
+    resident: int
+
+    def __str__(self) -> str:
+        return f"{quoted(self.name)} (PID {self.number}) {size(self.resident)}"
+
+
+_OTHERS_SHOWN = 3
+
+
+def memory_of_others(limit: Limit, counted: int, usage: Usage) -> tuple[int, tuple[OtherProcess, ...]]:
+    """Return which part of the bytes `counted` against a limit other processes hold, and the largest three of these.
+
+    Only on the host are they known by name. Some may be hidden from this process, as outside of its container.
+    """
+    if not isinstance(limit, HostLimit):
+        return (max(usage.device.taken - usage.device.reserved, 0) if usage.device else 0), ()
+    if limit.kind in ("run", "address_space"):
+        return 0, ()
+    own, found = psutil.Process(), []
+    run = {own.pid, *(child.pid for child in own.children(recursive=True))}
+    for process in psutil.process_iter():
+        # It may have ended, or be another user's.
+        with suppress(psutil.Error):
+            if process.pid not in run and (limit.group is None or limit.group.has(process.pid)):
+                found.append(OtherProcess(process.name(), process.pid, int(process.memory_info().rss)))
+    found.sort(key=lambda other: -other.resident)
+    return max(counted - usage.host, 0), tuple(found[:_OTHERS_SHOWN])
 
 
 def gpu_in_use() -> bool:

@@ -2,15 +2,27 @@
 
 import errno
 import time
+from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from memory_cases import LIMIT, MB, HandClock, HandMeter, hand_guard
 
 from eigen_core.common.progress import report_progress
 from eigen_core.config.model import MemoryConfig
-from eigen_core.machine import DeviceLimit, DeviceUsage, HostLimit, MemoryGuard, MemoryGuardError, Usage
+from eigen_core.machine import (
+    DeviceLimit,
+    DeviceUsage,
+    HostLimit,
+    MemoryGuard,
+    MemoryGuardError,
+    Usage,
+    report_markdown,
+)
+from eigen_core.machine.limits import ControlGroup
 
 pytestmark = pytest.mark.cpu
 
@@ -43,7 +55,7 @@ def test_the_hard_line_ends_the_phase_between_two_steps(meter: HandMeter) -> Non
     error = caught.value
     assert (error.phase, error.generation) == ("train", 7)
     assert "memory: 931 MB of 1.00 GB (a limit for tests)" in str(error)
-    assert "in train of generation 7. The largest part is " in str(error)
+    assert "in train of generation 7. The largest part of the run is " in str(error)
     assert [(p.phase, p.generation, p.peak_bytes) for p in guard.phases] == [("train", 7, 931 * MB)]
 
 
@@ -127,6 +139,56 @@ def test_children_and_others_count_as_the_limit_counts_them() -> None:
     assert guard.sample().host == 800 * MB
 
 
+GROUP = ControlGroup(2, "/ours", Path("nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("limit", "own", "others", "headline"),
+    [
+        (
+            HostLimit(LIMIT, "the machine", "machine"),
+            *(100, 840),
+            r"The run holds 100 MB, other processes hold 840 MB: 'e' \(PID 15\) 50 MB, 'd' .* 40 MB, 'c' .* 30 MB\. ",
+        ),
+        (
+            HostLimit(LIMIT, "a group", "group", GROUP),
+            100,
+            840,
+            r"840 MB: 'd' \(PID 14\) 40 MB, 'b' \(PID 12\) 20 MB\. ",
+        ),
+        (HostLimit(LIMIT, "the machine", "machine"), 500, 440, r"of 93 %\. The largest part of the run is "),
+        (HostLimit(LIMIT, "memory.limit_gb", "run"), 100, 840, r"of 93 %\. The largest part of the run is "),
+        (
+            DeviceLimit(LIMIT, "a GPU", torch.device("cuda")),
+            100,
+            840,
+            r"The run holds 100 MB, other processes hold 840 MB\. ",
+        ),
+    ],
+    ids=["others of the machine", "others of the group", "the run", "the run's own limit", "others on the GPU"],
+)
+def test_the_run_is_not_blamed_for_what_other_processes_hold(
+    limit: HostLimit | DeviceLimit, own: int, others: int, headline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meter, limits = HandMeter(own=own * MB, others=others * MB), (HostLimit(100 * LIMIT, "roomy", "run"),)
+    gpu = limit if isinstance(limit, DeviceLimit) else None
+    if gpu is not None:
+        meter.device = DeviceUsage(allocated=own * MB, reserved=own * MB, taken=(own + others) * MB)
+    if isinstance(limit, HostLimit):
+        limits = (limit,)
+    others_there = [
+        Mock(pid=11 + at, **{"name.return_value": name, "memory_info.return_value.rss": (1 + at) * 10 * MB})
+        for at, name in enumerate("abcde")
+    ]
+    ended = Mock(pid=99, **{"name.side_effect": psutil.NoSuchProcess(99)})
+    monkeypatch.setattr(psutil, "process_iter", lambda: [psutil.Process(), ended, *others_there])
+    monkeypatch.setattr(ControlGroup, "has", lambda _, process: process in (12, 14))
+    guard = hand_guard(meter, measures=True, limits=limits, device_limit=gpu)
+    with guard, pytest.raises(MemoryGuardError, match=headline) as caught:
+        guard.check()
+    assert ("'e' (PID 15)" in report_markdown(caught.value.report)) is ("machine" in limit.origin)
+
+
 class _TwoLimits(HandMeter):
     def read(self) -> Usage:
         return Usage(self.own, 0, (10 * MB, 950 * MB))
@@ -149,7 +211,7 @@ def test_the_device_has_a_hard_line_of_its_own() -> None:
             report_progress("train", 1, 2)
         assert (guard.phases[-1].device_allocated_peak, guard.phases[-1].device_reserved_peak) == (100 * MB, 900 * MB)
         guard.set_plan((), {}, {"evolve": 920 * MB})
-        with pytest.raises(MemoryGuardError, match=r"predicted to need 1\.01 GB of 1\.00 GB .a GPU"):
+        with pytest.raises(MemoryGuardError, match=r"predicted peak 1\.01 GB of 1\.00 GB .a GPU.* would"):
             begin(guard, "evolve")
         meter.device = DeviceUsage(allocated=900 * MB, reserved=910 * MB, taken=960 * MB)
         with pytest.raises(MemoryGuardError, match=r"950 MB of 1\.00 GB .a GPU"), guard.phase("train", 2):
@@ -191,7 +253,7 @@ def test_a_phase_whose_predicted_peak_does_not_fit_is_not_begun() -> None:
     guard.set_plan((), {"evaluate": 929 * MB, "train": 931 * MB})
     with guard:
         begin(guard, "evaluate")
-        with pytest.raises(MemoryGuardError, match="train was not started: it is predicted to need 931 MB") as caught:
+        with pytest.raises(MemoryGuardError, match="train was not started: at its predicted peak 931 MB") as caught:
             begin(guard, "train")
     assert (caught.value.phase, caught.value.generation) == ("train", 4)
     assert "in train of generation 4" in str(caught.value)
@@ -212,7 +274,7 @@ def test_what_the_phase_took_before_is_expected_again(meter: HandMeter, guard: M
         begin(guard, "train")
         begin(guard, "evaluate")
         meter.own = 840 * MB
-        with pytest.raises(MemoryGuardError, match="predicted to need 940 MB"):
+        with pytest.raises(MemoryGuardError, match="predicted peak 940 MB"):
             begin(guard, "train")
 
 
@@ -222,7 +284,7 @@ def test_a_leak_is_expected_to_go_on(meter: HandMeter, guard: MemoryGuard) -> No
         for generation in (1, 2, 3, 4):
             with guard.phase("train", generation):
                 meter.own += 100 * MB
-        with pytest.raises(MemoryGuardError, match=r"predicted to need 1\.00 GB"):
+        with pytest.raises(MemoryGuardError, match=r"predicted peak 1\.00 GB"):
             begin(guard, "train")
 
 
