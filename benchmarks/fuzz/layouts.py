@@ -1,4 +1,4 @@
-"""Price files that must be read correctly, or refused with settings that then read them correctly."""
+"""Price files that must be read correctly, or refused without advice that misreads them."""
 
 import gzip
 import re
@@ -47,7 +47,7 @@ _DATES = (
     "s",
 )
 _BESIDE = ("{}_sentiment", "{}_rsi14", "{}.1", "{} volume", "label", "signal", "rf", "CPI")
-_ROUNDS = 4
+_STEPS = 3
 
 
 @dataclass
@@ -55,15 +55,18 @@ class Case:
     """A price file and its right treatment.
 
     Attributes:
-        right: `read` at once, `named` with the settings that a refusal prints, or `refused`.
+        right: to be `read`, `refused`, or `either`.
         fields: fields of the bars that the file has.
+        given: settings of the reader's user.
+        named: settings that the user adds after a refusal: the file must be refused without them, and read with them.
     """
 
     path: Path
     bars: pd.DataFrame
-    right: Literal["read", "named", "refused"]
+    right: Literal["read", "refused", "either"] = "read"
     fields: tuple[str, ...] = FIELDS
     given: list[str] = field(default_factory=list)
+    named: list[str] = field(default_factory=list)
 
 
 def settings_of(message: str) -> list[str]:
@@ -77,28 +80,40 @@ def one_case(generator: Generator, folder: Path) -> Outcome:
 
 
 def case_of(kind: str, generator: Generator, folder: Path) -> Outcome:
-    """Write a file in a layout, read it with the settings that refusals print, and compare."""
+    """Write a file in a layout, read it, follow the advice of refusals, and compare."""
     case = LAYOUTS[kind](generator, folder)
-    given = list(case.given)
-    for tried in range(_ROUNDS):
-        try:
-            prices = read_prices(load_config(None, [f"market.data={case.path}", *given]))
-        except InputError as error:
-            added = [setting for setting in settings_of(str(error)) if setting not in given]
-            if case.right == "read":
-                return Outcome(kind, "misjudged", f"needlessly refused: {error}")
-            # A choice between two settings is no suggestion.
-            if case.right == "refused" or not added or "or `--set" in str(error):
-                wrong = f"refused without settings that read it: {error}" if case.right == "named" else None
-                return Outcome(kind, "refused", wrong)
-            given += added
-            continue
-        if case.right == "refused" or (case.right == "named" and not tried):
-            return Outcome(kind, "misread", "read, though it should be refused")
-        wrong = difference(prices, case)
-        treatment = "read rightly" if not tried else "refused, then read rightly with the settings printed"
-        return Outcome(kind, "misread" if wrong else treatment, wrong and f"{wrong} with {given}")
-    return Outcome(kind, "refused", f"refused {_ROUNDS} times, with {given}")
+    if case.named:
+        treatment, wrong = follow(case, case.given)
+        if wrong or treatment == "read":
+            return Outcome(kind, "misread", wrong or "read, though it should be refused")
+    treatment, wrong = follow(case, [*case.given, *case.named])
+    if not wrong and case.right == "read" and treatment == "refused":
+        wrong = "needlessly refused"
+    if not wrong and case.right == "refused" and treatment == "read":
+        wrong = "read, though it should be refused"
+    if treatment != "refused":
+        treatment = f"refused, then {treatment} with the settings of the user" if case.named else treatment
+    return Outcome(kind, "misread" if wrong else treatment, wrong)
+
+
+def follow(case: Case, given: list[str], steps: int = 0) -> tuple[str, str | None]:
+    """Read a file, and again with the settings that a refusal prints; return what became of it, and what is wrong."""
+    try:
+        prices = read_prices(load_config(None, [f"market.data={case.path}", *given]))
+    except InputError as error:
+        printed = [setting for setting in settings_of(str(error)) if setting not in given]
+        if not printed:
+            return "refused", None
+        if steps == _STEPS:
+            return "refused", f"advice that leads nowhere: {error} with {given}"
+        if "or `--set" not in str(error):
+            ended, wrong = follow(case, [*given, *printed], steps + 1)
+            return ("read with the settings printed" if ended.startswith("read") else ended), wrong
+        # The user chooses: what is read then is not judged, but the advice must end.
+        ends = [follow(case, [*given, setting], steps + 1)[1] or "" for setting in printed]
+        return "refused", next((wrong for wrong in ends if wrong.startswith("advice")), None)
+    wrong = difference(prices, case)
+    return "read", wrong and f"{wrong} with {given}"
 
 
 def difference(prices: CleanPrices, case: Case) -> str | None:
@@ -311,7 +326,7 @@ def _klines(generator: Generator, folder: Path) -> Case:
     for (symbol, month), own in frame.groupby([bars["symbol"], months]):
         path = folder / (f"{symbol}-1d-{month}.csv" if month else f"{symbol}.csv")
         own.to_csv(path, index=False, header=named)
-    return Case(folder, bars, "named" if renamed and monthly else "read")
+    return Case(folder, bars, named=["market.symbol_from={symbol}-1d-{part}.csv"] if renamed and monthly else [])
 
 
 def _wide(generator: Generator, folder: Path) -> Case:
@@ -321,8 +336,7 @@ def _wide(generator: Generator, folder: Path) -> Case:
         bars["symbol"] = bars["symbol"].map(dict(zip(bars["symbol"].unique(), cusips, strict=True)))
     frame = bars.pivot(index="date", columns="symbol", values="close").reset_index()
     path = _written(generator, folder / "closes.csv", frame)
-    given = ["market.layout=wide"] if _chance(generator, 0.3) else []
-    return Case(path, bars, "read" if given else "named", ("close",), given)
+    return Case(path, bars, fields=("close",), named=["market.layout=wide"])
 
 
 def _wide_beside(generator: Generator, folder: Path) -> Case:
@@ -338,8 +352,7 @@ def _wide_beside(generator: Generator, folder: Path) -> Case:
         frame[heading] = np.where(values > 0.3, 1, 0) if name == "label" else np.round(values, 4)
     path = folder / "closes.csv"
     frame.to_csv(path, index=False)
-    given = ["market.layout=wide", f"market.symbols={','.join(symbols)}"] if _chance(generator, 0.3) else []
-    return Case(path, bars, "read" if given else "named", ("close",), given)
+    return Case(path, bars, fields=("close",), named=["market.layout=wide", f"market.symbols={','.join(symbols)}"])
 
 
 def _languages(generator: Generator, folder: Path) -> Case:
@@ -358,13 +371,11 @@ def _languages(generator: Generator, folder: Path) -> Case:
     else:
         path = _written(generator, folder / "prices.csv", frame)
     fields = FIELDS if headings[1] != "permno" else ("close",)
-    given = []
-    if _chance(generator, 0.3):
-        keys = [name for name in names if headings[names.index(name)] in frame.columns]
-        given = [f"market.columns.{name}={headings[names.index(name)]}" for name in keys]
-        if bars["symbol"].nunique() == 1:
-            given = [setting for setting in given if ".symbol=" not in setting]
-    return Case(path, bars, "read" if given else "named", fields, given)
+    keys = [name for name in names if headings[names.index(name)] in frame.columns]
+    named = [f"market.columns.{name}={headings[names.index(name)]}" for name in keys]
+    if bars["symbol"].nunique() == 1:
+        named = [setting for setting in named if ".symbol=" not in setting]
+    return Case(path, bars, fields=fields, named=named)
 
 
 def _one_column(generator: Generator, folder: Path) -> Case:
@@ -372,14 +383,14 @@ def _one_column(generator: Generator, folder: Path) -> Case:
     heading = str(generator.choice(["Kurs", "NAV", "price", "Settle", "Last", "value"]))
     path = folder / f"{bars['symbol'][0]}.csv"
     bars[["date", "close"]].rename(columns={"close": heading}).to_csv(path, index=False)
-    return Case(path, bars, "named", ("close",))
+    return Case(path, bars, fields=("close",), named=[f"market.columns.close={heading}"])
 
 
 def _unknown_key(generator: Generator, folder: Path) -> Case:
     bars = drawn(generator, symbols=3)
     heading = str(generator.choice(["isin", "Wertpapier", "instrument", "asset", "venue_code", "x"]))
     path = _written(generator, folder / "prices.csv", bars.rename(columns={"symbol": heading}))
-    return Case(path, bars, "named")
+    return Case(path, bars, named=[f"market.columns.symbol={heading}"])
 
 
 def _dates(generator: Generator, folder: Path) -> Case:
@@ -388,8 +399,7 @@ def _dates(generator: Generator, folder: Path) -> Case:
     texts = bars["date"].dt.as_unit("s").astype("int64") if pattern == "s" else bars["date"].dt.strftime(pattern)
     path = folder / "prices.csv"
     bars.assign(date=texts).to_csv(path, index=False)
-    given = [f"market.date_format={pattern}"] if _chance(generator, 0.3) else []
-    return Case(path, bars, "read" if given else "named", given=given)
+    return Case(path, bars, named=[f"market.date_format={pattern}"])
 
 
 def _parts(generator: Generator, folder: Path) -> Case:
@@ -400,10 +410,7 @@ def _parts(generator: Generator, folder: Path) -> Case:
     pattern = str(generator.choice(["{}_{}.csv", "{}-{}.csv", "{}-1d-{}.csv", "{} {}.csv"]))
     for (symbol, month), own in bars.groupby(["symbol", bars["date"].dt.strftime("%Y-%m")]):
         own.drop(columns="symbol").to_csv(folder / pattern.format(symbol, month), index=False)
-    given = []
-    if _chance(generator, 0.3):
-        given = [f"market.symbol_from={pattern.format('{symbol}', '{part}')}"]
-    return Case(folder, bars, "read" if given else "named", given=given)
+    return Case(folder, bars, named=[f"market.symbol_from={pattern.format('{symbol}', '{part}')}"])
 
 
 def _utc_days(generator: Generator, folder: Path) -> Case:
@@ -415,15 +422,14 @@ def _utc_days(generator: Generator, folder: Path) -> Case:
     path = folder / "prices.csv"
     bars.assign(date=utc).to_csv(path, index=False)
     at_midnight = bool((utc == utc.dt.normalize()).all())
-    given = [f"market.time_zone={zone}"] if _chance(generator, 0.3) else []
-    return Case(path, bars, "read" if given or at_midnight else "named", given=given)
+    return Case(path, bars, named=[] if at_midnight else [f"market.time_zone={zone}"])
 
 
 def _end_of_day(generator: Generator, folder: Path) -> Case:
     bars = drawn(generator)
     path = folder / "prices.csv"
     bars.assign(date=(bars["date"] + pd.Timedelta(days=1)).dt.tz_localize("UTC")).to_csv(path, index=False)
-    return Case(path, bars, "named")
+    return Case(path, bars)
 
 
 def _hours(generator: Generator, folder: Path) -> Case:
@@ -443,7 +449,8 @@ def _hours(generator: Generator, folder: Path) -> Case:
     path = folder / "prices.csv"
     bars.assign(date=stamps.dt.tz_convert("UTC")).to_csv(path, index=False)
     expected = days.assign(high=np.maximum(days["open"], days["close"]), volume=7 * len(hours))
-    return Case(path, expected, "named")
+    named = [] if coins else ["market.intraday=aggregate", f"market.time_zone={zone}"]
+    return Case(path, expected, named=named)
 
 
 def _doubtful(generator: Generator, folder: Path) -> Case:

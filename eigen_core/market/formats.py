@@ -1,9 +1,8 @@
-"""Formats of price files: headings, vendors, dates and time zones; and the settings that fit an unknown format."""
+"""Formats of price files: headings, vendors, dates and times of day."""
 
 import re
-import shlex
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -31,41 +30,10 @@ ALIASES: dict[Role, tuple[str, ...]] = {
 """Headings of roles in the long layout (a row per symbol and day), by `heading_key`; the first in a file counts."""
 
 _SHOWN_NAMES = 6
-# For `suggest_settings`.
-_ROWS, _MOST_SYMBOLS = 3_000, 500
-_ORDERS = (
-    "%m %d %Y", "%d %m %Y", "%d %b %Y", "%d %B %Y", "%b %d %Y", "%B %d %Y", "%Y %b %d", "%Y %m %d", "%m %d %y",
-    "%d %m %y", "%d %b %y", "%y %m %d", "%b %d, %Y", "%B %d, %Y", "%d. %B %Y", "%Y年 %m月 %d日",
-)  # fmt: skip
-_TIMES = ("", " %H:%M:%S", " %H:%M", " %H:%M:%S.%f", " %H:%M:%S%z", " %I:%M:%S %p", " %I:%M %p", "T%H:%M:%S")
-_FORMATS = [order.replace(" ", mark) + time for order in _ORDERS for mark in (*"/.- ", "") for time in _TIMES]
-_FORMATS += ["%Y%m%d%H%M%S", "%Y%m%d%H%M", "%Y%m%d%H"]
-_WORDS: dict[Role, str] = {
-    "adjusted_close": r"adj.*cl|cl.*adj|adjusted|后复权|前复权",
-    "open": r"open|^o$|开|開|시가|始値|eröff|erste|apert|ouvert|abert|откр",
-    "high": r"high|^h$|max|最高|고가|高値|hoch|höchst|alto|haut|máx|макс",
-    "low": r"low|^l$|min|最低|저가|安値|tief|bajo|bas$|mín|мин",
-    "close": r"close|^c$|settle|last|price|收|종가|終値|schluss|cierre|clôt|clot|chius|fech|nav|px|prc|value|kurs|level"
-    r"|zuletzt|закр|净值",
-    "volume": r"vol|qty|成交量|거래량|出来高|stück|объ",
-}
-_SYMBOL_WORDS = (
-    r"sym|tick|tic$|code|ric$|isin|cusip|sedol|wkn|permno|instr|asset|secur|stock|name|pair|coin|代码|종목|銘柄"
-)
-_UNCHANGED, _REPEATED, _WIDEST, _TIMES_OF_DAYS, _FEW = 0.5, 0.2, 1.3, 3, 32
-# Time zones to suggest for timestamps in UTC.
-_ZONES = (
-    "America/New_York", "Europe/London", "Europe/Berlin", "Asia/Tokyo", "Asia/Shanghai", "Asia/Kolkata",
-    "Australia/Sydney", "America/Sao_Paulo", "America/Chicago", "Europe/Helsinki", "Africa/Johannesburg",
-    "Pacific/Auckland",
-)  # fmt: skip
 _INVISIBLE = re.compile(
     r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
     r"\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\U000e0000-\U000e0fff]"
 )
-
-Cells = Mapping[str, "pd.Series[Any]"]
-Numbers = Mapping[str, "pd.Series[float]"]
 
 
 class LayoutError(InputError):
@@ -226,206 +194,6 @@ def _field_level(upper: Sequence[str], lower: Sequence[str]) -> int | None:
     keys = [set(map(heading_key, line[1:])) for line in (upper, lower)]
     levels = [level for level in (0, 1) if keys[level] <= set(_YFINANCE.split())]
     return levels[0] if len(levels) == 1 and not lower[0] and "close" in keys[levels[0]] else None
-
-
-def suggest_settings(cells: Cells, market: MarketConfig, date: str | None = None, file_name: str = "") -> str:
-    """Return the settings that most likely fit a file's cells, as the end of an error message.
-
-    `date` is the heading of the dates, None if the columns are unknown; `file_name` is set if the symbol is unknown.
-    """
-    cells = {heading: column.head(_ROWS) for heading, column in cells.items()}
-    found: dict[str, str] = {}
-    if date is None:
-        date, found = _layout(cells, market)
-    if file_name:
-        found["symbol_from"] = _symbol_pattern(file_name)
-    elif date and not market.date_format and (pattern := _date_format(cells[date])):
-        found["date_format"] = pattern
-    return settings_to_add(found)
-
-
-def settings_to_add(found: Mapping[str, str]) -> str:
-    """Return flags with these settings of `market` to add to the command, as the end of an error message."""
-    if not found:
-        return (
-            ": name its columns in market.columns.date, market.columns.close and so on, and the format of its dates in "
-            "market.date_format, or write one row a symbol and day under the headings date, symbol and close."
-        )
-    flags = [f"--set {shlex.quote(f'market.{key}={value}')}" for key, value in found.items()]
-    return f": add `{' '.join(flags)}`."
-
-
-def likely_time_zone(utc: pd.DatetimeIndex) -> str:
-    """Guess an exchange's time zone from UTC timestamps of its bars or days; UTC if it trades on weekends, too."""
-    if all((utc.day_of_week == day).mean() > 0.05 for day in (SATURDAY, SATURDAY + 1)):
-        return "UTC"
-
-    def distance(zone: str) -> float:
-        local = utc.tz_localize("UTC").tz_convert(zone).tz_localize(None)
-        seconds = np.unique((local - local.normalize()).total_seconds())
-        if len(seconds) <= _TIMES_OF_DAYS:
-            # Daily rows: at midnight, or after a session from Monday to Friday.
-            right = np.asarray((local.hour >= 12) & (local.hour <= 18)) * 0.9
-            return -float(np.maximum(right, seconds.max() == 0.0)[local.day_of_week < SATURDAY].sum() / len(local))
-        # Midnight is in the middle of the longest gap.
-        gaps = np.diff(seconds, append=seconds[0] + 86_400.0)
-        middle = (seconds[gaps.argmax()] + gaps.max() / 2.0) % 86_400.0
-        return float(min(middle, 86_400.0 - middle))
-
-    return min(_ZONES, key=distance)
-
-
-def _symbol_pattern(file_name: str) -> str:
-    stem = re.sub(r"(\.(csv|tsv|txt|parquet|pq|feather|arrow|ipc|gz))+$", "", file_name, flags=re.IGNORECASE)
-    suffix = file_name.removeprefix(stem)
-    if first := re.match(r"\d[-_\d]*([-_ ])(?=\D)", stem):
-        return f"{{part}}{first[1]}{{symbol}}{suffix}"
-    words = r"(?:\d+[smhdwM]-|[a-z]+[-_ .]?|[A-Z])?(?=\d)"
-    parts = re.fullmatch(rf"(.+?)([-_ .(]+|(?=(?:19|20)\d\d))({words})(\d.*?)(\)?)", stem)
-    return "{symbol}" + (f"{parts[2]}{parts[3]}{{part}}{parts[5]}" if parts else "") + suffix
-
-
-def _layout(cells: Cells, market: MarketConfig) -> tuple[str, dict[str, str]]:
-    headings = {heading_key(heading): heading for heading in reversed(list(cells))}
-    known: dict[Role, str] = {
-        role: headings[alias] for role in ALIASES for alias in reversed(ALIASES[role]) if alias in headings
-    }
-    known.pop("time", None)
-    known |= {role: text for role in ALIASES if (text := getattr(market.columns, role)) in cells}
-    date = known.get("date") or next((heading for heading, column in cells.items() if _are_dates(column)), "")
-    if not date:
-        return "", {}
-    roles = dict(known)
-    numbers = {heading: found for heading, column in cells.items() if (found := _numbers(column)) is not None}
-    numbers.pop(date, None)
-    texts = [heading for heading in cells if heading not in (date, *numbers) and cells[heading].notna().any()]
-    repeated = cells[date].duplicated().mean() > _REPEATED
-    if repeated and "symbol" not in roles:
-        candidates = [heading for heading in (*texts, *numbers) if _is_key(cells[date], cells[heading])]
-        if not candidates:
-            return date, {}
-        roles["symbol"] = min(candidates, key=lambda heading: not re.search(_SYMBOL_WORDS, heading.casefold()))
-    numbers.pop(roles.get("symbol", ""), None)
-    prices = _price_columns(numbers, roles)
-    of_one = repeated or "symbol" in roles or {"open", "high", "low"} <= prices.keys()
-    others = {heading: values.dropna() for heading, values in numbers.items() if heading not in prices.values()}
-    whole = [heading for heading, values in others.items() if (values % 1 == 0).all() and values.nunique() > _FEW]
-    if {*BAR} <= prices.keys() and "volume" not in prices and len(whole) == 1:
-        prices["volume"] = whole[0]
-    # Closes of several symbols under headings like AAPL_Close and AAPL_Open.
-    fields = [sum(role in heading.casefold() for heading in numbers) for role in (*BAR[:3], "volume")]
-    closes = [heading for heading in numbers if re.fullmatch(r"(?!.*(adj|bid|ask)).*close.*", heading.casefold())]
-    closes = closes if not repeated and "symbol" not in roles and 1 < len(closes) in fields else []
-    if "close" not in prices and of_one and len(numbers) == 1:
-        prices["close"] = next(iter(numbers))
-    if not closes and "close" in prices and (of_one or len(numbers) == 1 or len(prices) > 1):
-        named = {role: text for role, text in {**roles, **prices, "date": date}.items() if known.get(role) != text}
-        if not {"close", "symbol"} & named.keys():
-            named["close"] = prices["close"]
-        return date, {f"columns.{role}": clean_text(text) for role, text in named.items() if clean_text(text)}
-    # A second column of dates means that symbols have their own dates.
-    if not numbers or (of_one and not closes) or any(_are_dates(cells[heading]) for heading in texts):
-        return date, {}
-    settings = {"layout": "wide"}
-    if heading_key(date) not in ALIASES["date"] and date != next(iter(cells)):
-        settings["columns.date"] = date
-    symbols = closes or _likely_symbols(numbers)
-    if len(symbols) < len(numbers) + len(texts) and 0 < len(symbols) <= _MOST_SYMBOLS:
-        settings["symbols"] = f"[{','.join(map(clean_text, symbols))}]"
-    return date, settings
-
-
-def _price_columns(numbers: Numbers, roles: Mapping[Role, str]) -> dict[Role, str]:
-    """Find price columns by headings; if these lack one of open, high, low and close, find those four by values."""
-    found: dict[Role, str] = {role: heading for role, heading in roles.items() if heading in numbers}
-    for role, words in _WORDS.items():
-        for heading in numbers:
-            free = role not in found and heading not in found.values()
-            if free and re.search(words, clean_text(heading).casefold()):
-                found[role] = heading
-    if set(BAR) <= found.keys():
-        return found
-    headings = list(numbers)
-    # The first four columns with one that is always highest and one that is always lowest.
-    for start in range(len(headings) - 3):
-        four = np.stack([numbers[heading].to_numpy() for heading in headings[start : start + 4]])
-        top, bottom = np.nanmax(four, axis=0), np.nanmin(four, axis=0)
-        highest, lowest = (four >= top).mean(axis=1) > 0.95, (four <= bottom).mean(axis=1) > 0.95
-        if highest.sum() == lowest.sum() == 1 and (top < _WIDEST * bottom).mean() > 0.95:
-            first, second = np.flatnonzero(~highest & ~lowest)
-            # A close before the open: by one of their headings, or as investing.com orders unknown ones.
-            known = {headings[start + place] for place in (first, second)} & set(found.values())
-            if second == 1 if not known else found.get("open") == headings[start + second]:
-                first, second = second, first
-            places = (first, highest.argmax(), lowest.argmax(), second)
-            bars = {role: headings[start + place] for role, place in zip(BAR, places, strict=True)}
-            return {role: heading for role, heading in found.items() if heading not in bars.values()} | bars
-    return found
-
-
-def _likely_symbols(numbers: Numbers) -> list[str]:
-    """Return the headings of columns that are probably closes: positive, changing, and not named after another one."""
-    capitals = sum(map(str.isupper, numbers)) > len(numbers) / 2
-    found = []
-    for heading, values in numbers.items():
-        known = values.dropna()
-        is_price = (known > 0.0).mean() > 0.9 and (known.diff().iloc[1:] == 0.0).mean() < _UNCHANGED
-        is_price &= not (known.isin(range(_FEW)).all() or known.between(1.8e7, 2.2e7).all())
-        cleaned = clean_text(heading)
-        shorter = [other for other in numbers if len(other) < len(heading) and cleaned.startswith(clean_text(other))]
-        is_derived = any(not heading[len(other)].isupper() for other in shorter) or (capitals and heading.islower())
-        if is_price and not is_derived:
-            found.append(heading)
-    return found
-
-
-def _is_key(dates: "pd.Series[Any]", cells: "pd.Series[Any]") -> bool:
-    """Return whether a column can contain the symbols: its cell and the date identify a row, and its cells repeat."""
-    # The ticker NA may be read as missing.
-    both = pd.DataFrame({"date": dates, "cells": cells.astype("str").fillna("")})[dates.notna().to_numpy()]
-    return bool(both.duplicated().mean() < 0.01) and 1 < both["cells"].nunique() <= len(both) / 3
-
-
-def _texts(column: "pd.Series[Any]") -> "pd.Series[str]":
-    texts = to_text(column)
-    return texts[texts != ""]
-
-
-def _date_format(column: "pd.Series[Any]") -> str | None:
-    """Return the `market.date_format` that fits all cells best; empty if none is needed, None if none fits."""
-    texts = _texts(column)
-    if parse_dates(texts)["valid"].all():
-        return ""
-    fitting: dict[str, float] = {}
-    lengths = zip(EPOCHS, (10, 13, 16, 19), strict=True)
-    units = [unit for unit, most in lengths if texts.str.fullmatch(rf"\d{{{most - 1},{most}}}(\.0*)?").all()]
-    for pattern in (each for each in (*_FORMATS, *units) if parse_format(texts[:5], each)["timestamp"].notna().all()):
-        dates = parse_format(texts, pattern)["timestamp"]
-        if dates.between(pd.Timestamp("1800-01-01"), pd.Timestamp("2100-01-01")).all():
-            days = dates.to_numpy().astype("datetime64[D]").astype(np.int64)
-            fitting[pattern] = float((np.abs(np.diff(days)) <= 5).mean()) if len(days) > 1 else 0.0
-    return max(fitting, key=lambda pattern: fitting[pattern]) if fitting else None
-
-
-def _are_dates(column: "pd.Series[Any]") -> bool:
-    texts = _texts(column)
-    digits = texts.str.fullmatch(r"[-+]?\d*").all()
-    is_number = digits and not texts.str.fullmatch(r"(19|20)\d{6}|\d{10}|\d{13}|\d{16}").all()
-    return bool(len(texts) and not is_number and texts.str.contains(r"\d").all() and _date_format(column) is not None)
-
-
-def _numbers(column: "pd.Series[Any]") -> "pd.Series[float] | None":
-    """Return a column as numbers, however they are written; None if fewer than 90 % of the cells are numbers."""
-    if column.dtype.kind in "bM":
-        return None
-    if pd.api.types.is_numeric_dtype(column.dtype):
-        return column.astype("float64") if column.notna().any() else None
-    texts = _texts(column).str.replace(r"[$€£%\s]", "", regex=True)
-    for written in (texts, texts.str.replace(",", ""), texts.str.replace(".", "").str.replace(",", ".")):
-        numbers = pd.to_numeric(written, errors="coerce")
-        if numbers.notna().mean() > 0.9:
-            return numbers.reindex(column.index)
-    return None
 
 
 Days = NDArray[np.datetime64]

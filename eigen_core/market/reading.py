@@ -289,7 +289,9 @@ class _Table:
         if used is None:
             raise LayoutError(
                 f" has the columns {formats.list_headings(names)}, which are neither those of the long layout (date, "
-                f"symbol, open, high, low, close, volume) nor those of a known vendor{self._advice(guess=True)}"
+                "symbol, open, high, low, close, volume) nor those of a known vendor: name its columns in "
+                "market.columns.date, market.columns.close and so on, or set market.layout=wide if each column but the "
+                "date has the closes of a symbol."
             )
         self.used = used
         timestamps = self._timestamps()
@@ -325,7 +327,7 @@ class _Table:
             again = "symbol" not in used.roles and timestamps["timestamp"][kept & ~self.cells.duplicated()].duplicated()
             if np.mean(again) > _REPEATED:
                 raise LayoutError(
-                    f" has several rows of most dates, and no column of symbols{self._advice(guess=True)}"
+                    " has several rows of most dates, and no column of symbols: name it in market.columns.symbol."
                 )
         parts, lost = [], np.zeros(len(kept), dtype=np.bool_)
         for number, block in enumerate(blocks.values()):
@@ -368,8 +370,10 @@ class _Table:
         if vendor is not None and vendor.symbol_from is not None and not self.market.symbol_from:
             symbol = symbol_in(re.sub(r"\.[a-z.]*$", ".csv", self.file.path.name), vendor.symbol_from) or symbol
         if not symbol:
-            given = self._advice(file_name=self.file.path.name)
-            raise LayoutError(f" has no column of symbols, and its name may be more than a symbol{given}")
+            raise LayoutError(
+                " has no column of symbols, and its name may be more than a symbol: name the column in "
+                "market.columns.symbol, or the part of the name in market.symbol_from, as {symbol}-1d-{part}.csv."
+            )
         return pd.Series(clean_text(symbol), index=self.cells.index, dtype="str")
 
     def _timestamps(self) -> pd.DataFrame:
@@ -377,7 +381,9 @@ class _Table:
         patterns = (self.market.date_format,) if self.market.date_format else vendor.date_formats if vendor else ()
         parsed = formats.parse_dates(self.cells[place], patterns)
         if not (valid := parsed.pop("valid")).all():
-            raise self._cell_error(place, ~valid, f"no date as {' or '.join(patterns) or '2024-12-31'}{self._advice()}")
+            advice = "correct" if self.market.date_format else "name the format of the dates in"
+            known = " or ".join(patterns) or "2024-12-31"
+            raise self._cell_error(place, ~valid, f"no date as {known}: {advice} market.date_format.")
         if "time" in self.used.roles:
             written, times = parsed["timestamp"], self.used.roles["time"]
             seconds = np.where(written.isna(), 0.0, formats.parse_times_of_day(self.cells[times]))
@@ -423,12 +429,6 @@ class _Table:
         shown = text if len(text) <= 40 else f"{text[:40]}..."
         where = f", {self.row_word} {self.first_row + row:,}, column '{self.names[place]}'"
         return LayoutError(f"{where}: '{shown}' is {kind}")
-
-    def _advice(self, guess: bool = False, file_name: str = "") -> str:
-        columns = {name: self.cells[place] for place, name in enumerate(self.names)}
-        return formats.suggest_settings(
-            columns, self.market, None if guess else self.names[self.used.roles["date"]], file_name
-        )
 
 
 def _csv_table(content: bytes, file: SourceFile, market: MarketConfig) -> _Table:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from eigen_core.common.errors import InputError
 from eigen_core.config import MarketConfig
-from eigen_core.market.formats import PRICE_ROLES, SATURDAY, Days, Role, likely_time_zone, settings_to_add, weekdays_of
+from eigen_core.market.formats import PRICE_ROLES, SATURDAY, Days, Role, weekdays_of
 from eigen_core.market.reading import OWN, FileRows
 from eigen_core.market.report import SuspiciousRow
 
@@ -119,8 +119,8 @@ def rows_of_days(parts: Sequence[FileRows], market: MarketConfig, where: str) ->
         if unplaced.any() and market.time_zone is None:
             raise InputError(
                 f"{where} has daily timestamps in UTC that are not at midnight, such as "
-                f"{rows['local'][unplaced].iloc[0].isoformat()}, so their days are ambiguous"
-                f"{settings_to_add({'time_zone': likely_time_zone(pd.DatetimeIndex(rows['utc'][zoned]))})}"
+                f"{rows['local'][unplaced].iloc[0].isoformat()}, so their days are ambiguous: set market.time_zone to "
+                "the exchange's, such as America/New_York."
             )
         _refuse_shifted_weeks(rows["day"], market.time_zone, bool(zoned.any()), where)
     return PriceRows(
@@ -187,14 +187,16 @@ def _are_bars(rows: pd.DataFrame) -> bool:
 
 
 def _refuse_bars(rows: pd.DataFrame, market: MarketConfig, where: str) -> None:
-    found: dict[str, str] = {} if market.intraday == "aggregate" else {"intraday": "aggregate"}
-    in_utc = rows["offset"] == 0.0
-    if market.time_zone is None and in_utc.any():
-        found["time_zone"] = likely_time_zone(pd.DatetimeIndex(rows["utc"][in_utc]))
-    if found:
+    steps = [] if market.intraday == "aggregate" else ["add `--set market.intraday=aggregate`"]
+    if market.time_zone is None and (rows["offset"] == 0.0).any():
+        # A market that is open on weekends has no exchange whose midnight would count.
+        weekdays = rows["utc"].dt.day_of_week.value_counts(normalize=True)
+        is_always_open = min(weekdays.get(day, 0.0) for day in (SATURDAY, _SUNDAY)) > _SOME_DAYS
+        steps += ["add `--set market.time_zone=UTC`" if is_always_open else "set market.time_zone to the exchange's"]
+    if steps:
         raise InputError(
             f"{where} has intraday bars: give daily bars, or aggregate them to days from midnight to midnight in the "
-            f"exchange's time zone{settings_to_add(found)}"
+            f"exchange's time zone: {' and '.join(steps)}."
         )
     if market.time_zone is not None and rows["offset"].isna().any():
         raise InputError(

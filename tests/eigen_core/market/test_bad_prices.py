@@ -89,7 +89,10 @@ CASES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "truth values": (written("Date,Close\n2020-01-02,True\n2020-01-03,False\n"), "is no number"),
     "unreadable date": (written("Date,Close\n2020-01-02,1\n2020-02-31,2\n"), "line 3, .*'2020-02-31' is no date"),
     "serial numbers": (written("Date,Close\n43831,1\n43832,2\n"), "'43831' is no date"),
-    "ambiguous dates": (written("Date,Close\n01/02/2020,1\n03/04/2020,2\n"), "add `--set market.date_format=%"),
+    "ambiguous dates": (
+        written("Date,Close\n01/02/2020,1\n03/04/2020,2\n"),
+        "is no date as 2024-12-31: name the format of the dates in market.date_format",
+    ),
     "no date column": (written("Ticker,Close,Open\nA,1,1\n"), "has the columns 'Ticker'.*neither those of the long"),
     "no headings": (written("2020-01-02,1,2\n2020-01-03,1,2\n"), "begins with '2020-01-02': write headings"),
     "duplicate roles": (written("Date,Close,Close,Symbol\n2020-01-02,1,2,A\n"), "several columns named 'Close'"),

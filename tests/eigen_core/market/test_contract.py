@@ -1,4 +1,4 @@
-"""Price files are read by what is named or known by all headings; others are refused with settings that read them."""
+"""Price files are read by what is named or known by all headings; others are refused, and nothing is guessed."""
 
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,8 @@ from eigen_core.market.report import distorting_rows
 
 
 @pytest.mark.parametrize("kind", layouts.LAYOUTS)
-def test_drawn_files_are_read_correctly_or_refused_with_settings_that_read_them(tmp_path: Path, kind: str) -> None:
-    for seed in range(3):
+def test_drawn_files_are_read_correctly_or_refused_without_advice_that_misreads_them(tmp_path: Path, kind: str) -> None:
+    for seed in range(2):
         folder = tmp_path / str(seed)
         folder.mkdir()
         outcome = layouts.case_of(kind, np.random.default_rng(seed), folder)
@@ -48,7 +48,8 @@ def wide(**columns: Any) -> pd.DataFrame:
 
 def test_a_wide_file_is_named(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "closes.csv", wide())
-    assert refusal(path) == ["market.layout=wide"]
+    with pytest.raises(InputError, match=r"the columns 'date', 'AAA', 'BBB', .* or set market\.layout=wide if"):
+        read(path)
     prices, report = cleaned(path, layout="wide", symbols=("BBB",))
     assert (prices.symbols, report.ignored_columns) == (("BBB",), ("AAA",))
     with pytest.raises(InputError, match=r"market\.symbols names 'CCC'"):
@@ -63,51 +64,8 @@ def test_a_named_column_that_is_not_there_is_refused(tmp_path: Path) -> None:
         read(path, "market.columns.close=Kurs")
 
 
-def flat(pattern: str) -> pd.DataFrame:
-    """Return bars with a column for each field of each symbol."""
-    frame = BARS.pivot(index="date", columns="symbol", values=list(layouts.FIELDS))
-    return frame.set_axis(
-        [pattern.format(symbol, name.title()) for name, symbol in map(tuple, frame.columns)], axis=1
-    ).reset_index()
-
-
 BARS = random_bars(["AAA", "BBB"], 90, seed=4)
-ONE = BARS[BARS["symbol"] == "AAA"].drop(columns="symbol")
 CLOSES = wide()
-CLOSE_FIRST = ["date", "close", "open", "high", "low"]
-ANCIENT = BARS["date"] - pd.Timedelta(days=9_000)
-
-
-@pytest.mark.parametrize(
-    ("frame", "symbols", "volume"),
-    [
-        (BARS.rename(columns={"symbol": "Name"}), ("AAA", "BBB"), True),
-        (flat("{1}_{0}"), ("Close_AAA", "Close_BBB"), False),
-        (flat("{0} {1}"), ("AAA Close", "BBB Close"), False),
-        (ONE.set_axis(["Tarih", "Açılış", "Yüksek", "Düşük", "Kapanış", "Hacim"], axis=1), ("p",), True),
-        (ONE[CLOSE_FIRST].set_axis(list("vwxyz"), axis=1), ("p",), False),
-        (ONE[CLOSE_FIRST].set_axis(["d", "x", "Eröffn.", "y", "z"], axis=1), ("p",), False),
-        (CLOSES.assign(Weekday=CLOSES["date"].dt.day_of_week + 1), ("AAA", "BBB"), False),
-        *(
-            (BARS.assign(date=BARS["date"].dt.strftime(pattern)), ("AAA", "BBB"), True)
-            for pattern in ("%b-%d-%Y", "%d/%b/%Y", "%y-%m-%d", "%d%b%Y", "%B %d %Y", "%d.%m.%Y %H:%M:%S.%f", "%d%m%Y")
-        ),
-        (BARS.assign(date=ANCIENT.dt.as_unit("ms").astype("int64")), ("AAA", "BBB"), True),
-    ],
-)
-def test_suggested_settings_read_the_file(
-    tmp_path: Path, frame: pd.DataFrame, symbols: tuple[str, ...], volume: bool
-) -> None:
-    path = write_csv(tmp_path / "p.csv", frame)
-    prices = read(path, *refusal(path))
-    bars = CLOSES.melt("date", var_name="symbol", value_name="close") if "Weekday" in frame else BARS
-    expected = bars.pivot(index="date", columns="symbol", values="close").to_numpy()[:, : len(symbols)]
-    assert prices.symbols == symbols
-    np.testing.assert_allclose(prices.close, expected)
-    if "BBB" not in symbols[-1] or volume:
-        expected = BARS.pivot(index="date", columns="symbol", values="open").to_numpy()[:, : len(symbols)]
-        np.testing.assert_allclose(prices.open, expected)
-    assert prices.has_volume == volume
 
 
 @pytest.mark.parametrize(
@@ -120,7 +78,7 @@ def test_suggested_settings_read_the_file(
             "date,symbol,close,Close\n2020-01-02,A,1,2\n",
             "several columns like 'close': name one in market.columns.close",
         ),
-        (CLOSES.assign(Date2=CLOSES["date"]).to_csv(index=False), "name its columns in market.columns.date"),
+        (BARS.rename(columns={"symbol": "Name"}).to_csv(index=False), "name it in market.columns.symbol"),
     ],
 )
 def test_a_file_that_no_setting_reads_is_refused_without_one(tmp_path: Path, text: str, words: str) -> None:
@@ -128,20 +86,6 @@ def test_a_file_that_no_setting_reads_is_refused_without_one(tmp_path: Path, tex
     with pytest.raises(InputError, match=words) as caught:
         read(path)
     assert settings_of(str(caught.value)) == []
-
-
-@pytest.mark.parametrize("share_class", ["", "-B"])
-@pytest.mark.parametrize(
-    "name", ["{0}-part{1}", "{0}_part{1}", "{0}.H{1}", "{1}_{0}", "{0}_daily_{1}", "{0}_Q{1}_2020", "{0} 2021-0{1}"]
-)
-def test_parts_of_a_symbol_in_several_files(tmp_path: Path, name: str, share_class: str) -> None:
-    for symbol, own in BARS.groupby("symbol"):
-        for part in (1, 2):
-            rows = own.iloc[:45] if part == 1 else own.iloc[45:]
-            write_csv(tmp_path / f"{name.format(f'{symbol}{share_class}', part)}.csv", rows.drop(columns="symbol"))
-    prices = read(tmp_path, *refusal(tmp_path))
-    assert prices.symbols == (f"AAA{share_class}", f"BBB{share_class}")
-    assert len(prices.days) == 90
 
 
 @pytest.mark.parametrize("character", ["\u2066", "\u061c", "\u180e", "\ufe0f", "\u034f", "\u3164", "\u2800", "\x07"])

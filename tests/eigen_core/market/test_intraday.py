@@ -115,7 +115,7 @@ def test_bars_within_days_in_all_forms(tmp_path: Path, zone: str) -> None:
             if on_own_clock:
                 assert_days(cleaned(path, **FORMED)[0], bars)
             else:
-                refused(path, "intraday bars.*market.time_zone=", **FORMED, **own)
+                refused(path, "intraday bars.*set market.time_zone|market.time_zone=UTC", **FORMED, **own)
             prices, report = cleaned(path, **formed(zone), **own)
         assert_days(prices, bars)
         assert (report.bars, report.formed_days) == (len(bars), len(days_of(bars)))
