@@ -108,20 +108,26 @@ class Excess(Record):
     standard_error: Annotated[float, Field(ge=0.0)]
     """Standard error of `mean` (%)."""
     freedom: Annotated[float, Field(gt=0.0)] | None = None
-    """Degrees of freedom of Student's t in `interval`; None (not estimated, or an earlier version): infinitely many."""
+    """Degrees of freedom of Student's t; None (not estimated, or an earlier version): infinitely many."""
     trades: Annotated[int, Field(ge=2)]
     """Number of trades, or of days if `per` is "year"."""
     per: Literal["trade", "year"] = "trade"
 
     @property
-    def interval(self) -> tuple[float, float]:
-        """Bounds of the 95 % confidence interval (%).
+    def student(self) -> tuple[float, float]:
+        """Error (%) and degrees of freedom f of Student's t, by which intervals and tests judge `mean`.
 
-        With f degrees of freedom, by Student's t and the variance factor (f + 1) / f for few clusters (Cameron and
-        Miller 2015, "A practitioner's guide to cluster-robust inference", section VI).
+        The error is `standard_error` with the variance factor (f + 1) / f for few clusters (Cameron and Miller 2015, "A
+        practitioner's guide to cluster-robust inference", section VI).
         """
         freedom = self.freedom or math.inf
-        width = student_quantile(freedom) * (1.0 + 1.0 / freedom) ** 0.5 * self.standard_error
+        return (1.0 + 1.0 / freedom) ** 0.5 * self.standard_error, freedom
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Bounds of the 95 % confidence interval (%)."""
+        error, freedom = self.student
+        width = student_quantile(freedom) * error
         return self.mean - width, self.mean + width
 
     @property

@@ -142,7 +142,7 @@ class Looks:
     """Result of `looks_at`: the looks at any of its days and any of its symbols.
 
     Attributes:
-        known: looks whose content is known, one for each pair of `agent` and `settings`, in the order of their names.
+        known: looks whose content is known, one for each `agent`, `settings` and days, in the order of their names.
         unreadable: number of looks that were changed or deleted, and whose content is in no entry of the chain.
         damages: all defects of the log, which may concern looks at other days.
     """
@@ -162,7 +162,7 @@ class Looks:
 
     @property
     def count(self) -> int:
-        """Number of looks that differ in agents or settings, plus the number of unreadable ones."""
+        """Number of looks that differ in agents, settings or days, plus the number of unreadable ones."""
         return len(self.known) + self.unreadable
 
     @property
@@ -213,21 +213,19 @@ def _newest_entry(store: Store, ledger: str) -> Head:
 def looks_at(store: Store, symbols: Sequence[str], first: str, last: str) -> Looks:
     """Return the looks at any of the `symbols` on any day from `first` to `last` (YYYY-MM-DD), and defects of the log.
 
+    The same agents with the same settings on other days are another look, since one can choose among the days.
     Looks that were changed or deleted are read from the chain. A lost look whose days are unknown counts for all days.
     """
     ledger = _EvaluationLog.read(store)
-    known: dict[tuple[str, str], Look] = {}
+    known: dict[tuple[str, ...], Look] = {}
     for _, look in sorted(ledger.looks.items()):
         if not set(symbols).isdisjoint(look.symbols) and look.first <= last and look.last >= first:
-            known.setdefault((look.agent, look.settings), look)
+            known.setdefault((look.agent, look.settings, look.first, look.last), look)
     unreadable = ledger.unknown
     for name in ledger.unreadable:
         dates = _NAME.fullmatch(name)
         unreadable += not (dates and (dates[1] > last or dates[2] < first))
-    looks = Looks(tuple(known.values()), unreadable, ledger.damages)
-    for warning in looks.warnings:
-        logger.warning("%s: %s", store.url, warning)
-    return looks
+    return Looks(tuple(known.values()), unreadable, ledger.damages)
 
 
 def evaluation_log_damages(store: Store) -> tuple[Damage, ...]:

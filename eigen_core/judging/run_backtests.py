@@ -1,5 +1,6 @@
 """Backtests of runs: what their agents earn in money over a span of days, and a verdict on whether they show skill."""
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -21,15 +22,17 @@ from eigen_core.config import Config, merge
 from eigen_core.config.loading import config_from_values, differing_keys, parse_assignments
 from eigen_core.config.registry import has_prices
 from eigen_core.generation.state import resolve_device
-from eigen_core.judging.backtest import DRAWS, SpanResult, task_backtest
+from eigen_core.judging.backtest import SpanResult, task_backtest
 from eigen_core.judging.evaluation_log import Looks, keep_look, looks_at
 from eigen_core.judging.statistics import sharpe_ratio
-from eigen_core.judging.verdicts import Verdict, verdict_on
+from eigen_core.judging.verdicts import Verdict, draws_for, judge_of
 from eigen_core.machine.performance import computing_threads
 from eigen_core.market import Panel, build_panel
 from eigen_core.runs.handle import Run, RunStatus
 from eigen_core.trading.equity import daily_rates, share_of
 from eigen_core.trading.metrics import drawdowns
+
+logger = logging.getLogger(__name__)
 
 _DATES = re.compile(r"(\d{4}-\d{2}-\d{2}):(\d{4}-\d{2}-\d{2})")
 _SURVIVORS = ("elite", "champion")
@@ -45,7 +48,7 @@ class Backtest(SpanResult):
         agent, span: which agents, on which days; see `backtest`.
         agents, generation: number of these agents, and the run's newest generation.
         config: of the run, with the account settings of this backtest.
-        looks: all results on these days in the evaluation log, including this one.
+        looks: all results on these days in the evaluation log, and on other days of their holdout, with this one.
         verdict: counts these looks; on validation days, also the validations by which the agents were chosen.
         folder: local folder for its tables (`write_backtest`).
     """
@@ -72,7 +75,7 @@ def backtest(
     span: str | None = None,
     agent: str = "champion",
     settings: Iterable[str] = (),
-    draws: int = DRAWS,
+    draws: int | None = None,
 ) -> Backtest:
     """Let agents of a run trade a span of days with an account in money, and add the result to the evaluation log.
 
@@ -82,7 +85,8 @@ def backtest(
         agent: `champion`; the number of an agent of the newest generation; `elites` or `population`, each agent with an
             equal share of the capital; `ensemble`, which trades one portfolio by the means of the elites' actions.
         settings: settings of the section `account` that replace the run's, as account.KEY=VALUE.
-        draws: number of random traders with which the agents are compared (`SpanResult.matched`).
+        draws: number of random traders with which the agents are compared (`SpanResult.matched`); None: as `draws_for`
+            returns for the looks so far.
 
     Raises:
         InputError: there is no such run, agent or span, the run's task has no prices, or the prices are not those that
@@ -93,7 +97,7 @@ def backtest(
 
 
 def play(
-    store: str, run: str, *, span: str | None, agent: str, settings: Iterable[str] = (), draws: int = DRAWS
+    store: str, run: str, *, span: str | None, agent: str, settings: Iterable[str] = (), draws: int | None = None
 ) -> tuple[SpanResult, Callable[[], Backtest]]:
     """Return what agents earn, and a function that adds this to the evaluation log and judges it; see `backtest`."""
     opened = Run.open(store, run)
@@ -102,23 +106,30 @@ def play(
     span = _default_span(status) if span is None else span
     weights, generation, panel = agents_on_market(opened, config, agent)
     days = days_of(panel, config, span)
+    symbols, where = panel.symbols[: panel.assets], open_store(store)
+    # Whoever looks at parts of a holdout can choose among them, so looks at any of its days count.
+    holdout = panel.splits.holdout
+    of_family = {*days, *holdout} if set(days) & set(holdout) else days
+    family = str(panel.dates[min(of_family)]), str(panel.dates[max(of_family)])
+    # Validations among which the agents were chosen on these days count as looks.
+    choices = generation * config.population.size if set(days) & set(panel.splits.validation) else 0
+    draws = draws_for(looks_at(where, symbols, *family).count + 1 + choices) if draws is None else draws
     with computing_threads(config.threads):
         market = task_backtest(config, panel, resolve_device(config.device))
         played = market.play(weights, days, agent, ensemble=agent == "ensemble", draws=draws)
     training_days = len(set(days) & set(panel.splits.train))
-    # Validations among which the agents were chosen on these days count as looks.
-    choices = generation * config.population.size if set(days) & set(panel.splits.validation) else 0
-    symbols = panel.symbols[: panel.assets]
     folder = status.folder / "backtests" / f"{agent}-{panel.dates[days[0]]}-{panel.dates[days[-1]]}"
 
     def judged() -> Backtest:
-        curve, where = played.curve, open_store(store)
+        curve, judge = played.curve, judge_of(played, config)
         first, last = str(curve.dates[0]), str(curve.dates[-1])
         sharpe = sharpe_ratio(curve.returns - daily_rates(played.risk_free, curve.dates))
         one = played.one_portfolio
         keep_look(where, run, config, (first, last, symbols), weights, one_portfolio=one, sharpe=sharpe)
-        looks = looks_at(where, symbols, first, last)
-        verdict = verdict_on(played, config, looks=looks.count + choices, looked_at=looks.sharpes)
+        looks = looks_at(where, symbols, *family)
+        for warning in looks.warnings:
+            logger.warning("%s: %s", where.url, warning)
+        verdict = judge(looks.count + choices, looks.sharpes)
         if training_days:
             sentence = f"no skill shown: the agents were trained on {training_days:,} of these days."
             verdict = replace(verdict, claim="none", sentence=sentence)

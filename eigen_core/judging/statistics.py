@@ -14,7 +14,7 @@ Values = NDArray[np.float64]
 
 CONFIDENCE = 0.95
 FEWEST_DAYS = 10
-"""With fewer days of returns, Sharpe ratios are undefined, and verdicts claim no skill."""
+"""With fewer days of returns, statistics of the daily returns are undefined, and so is the verdict."""
 _DRAWS = 2_000
 # Returns that differ by rounding alone have no volatility.
 _ROUNDING = 1e-12
@@ -46,15 +46,17 @@ def _sharpe_or_zero(excess: Values) -> Values:
 
 
 def _block_length(values: Values) -> int:
-    length = float(optimal_block_length(values)["stationary"].iloc[0])
+    # The length is NaN for returns whose correlations are undefined.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        length = float(optimal_block_length(values)["stationary"].iloc[0])
     return min(max(round(length), 1), len(values) // 2) if np.isfinite(length) else 1
 
 
 def deflated_sharpe(excess: Values, looks: int, looked_at: Sequence[float] = ()) -> float | None:
-    """Return the probability that the true Sharpe ratio of the best of `looks` results is above 0; None if undefined.
+    """Return the probability that the true Sharpe ratio is above the best by luck; None if it is undefined.
 
-    The observed ratio is compared with the expected maximum of as many results without skill (Bailey and Lopez de Prado
-    2014, "The deflated Sharpe ratio", equations 1 and 2).
+    The best by luck is the expected maximum of `looks` results without skill; it is 0 for one look (Bailey and Lopez de
+    Prado 2014, "The deflated Sharpe ratio", equations 1 and 2).
 
     Args:
         excess: daily returns of the best result less risk-free rates, float64 `[days]`.
@@ -76,8 +78,10 @@ def superiority(returns: Values, baselines: Mapping[str, Values], seed: int) -> 
 
     For each baseline, Hansen's test of the hypothesis that the agent's `returns` have no greater mean (Hansen 2005, "A
     test for superior predictive ability", consistent p-value). All returns are daily, float64 `[days]`. None: every
-    baseline has the agent's returns.
+    baseline has the agent's returns, or there are fewer than `FEWEST_DAYS`.
     """
+    if len(returns) < FEWEST_DAYS:
+        return None
     pvalues = []
     for name, baseline in baselines.items():
         if (returns - baseline).std() <= _ROUNDING:

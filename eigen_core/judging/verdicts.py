@@ -1,17 +1,17 @@
 """The verdict: whether agents show skill, by a stated rule that counts every look (earlier result) at the same days."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy.stats import norm
-from scipy.stats import t as student
+from scipy.special import nctdtrinc
+from scipy.stats import t as student_t
 
 from eigen_core.common.records import Excess
 from eigen_core.common.text import change, count, percent, ratio
 from eigen_core.config import Config
-from eigen_core.judging.backtest import SpanResult
+from eigen_core.judging.backtest import DRAWS, SpanResult
 from eigen_core.judging.statistics import (
     FEWEST_DAYS,
     Values,
@@ -31,6 +31,8 @@ POWER = 0.8
 BASKET = 0.9
 """An agent counts as the basket of all assets if its daily returns correlate with those of equal weights by at least
 this, or if at least this share of its portfolio has equal weights."""
+MOST_DRAWS = 20_000
+"""Most random traders that `draws_for` asks for: 1,000 take 0.2 to 0.5 CPU seconds for a year and 20 assets."""
 _LOST = "it earned no more than its part in the market's moves explains; "
 
 
@@ -42,7 +44,7 @@ class Verdict:
         claim: `skill`, `none`, or `undecided` where the data are too few to tell.
         sentence: the claim with its reasons, for users; it begins with a small letter.
         sharpe_interval: 95 % interval of the annualised Sharpe ratio.
-        deflated_sharpe: probability that the true Sharpe ratio is above 0.
+        deflated_sharpe: probability that the true Sharpe ratio is above the best by luck of so many looks.
         spa_pvalue: p-value of the agents' lead over the best baseline; not corrected for looks.
         matched_pvalue: probability that a matched random trader (`SpanResult.matched`) earns as much.
         excess_pvalue, alpha_pvalue: p-values of `SpanResult.excess` and `SpanResult.alpha` (above 0, one-sided).
@@ -69,65 +71,91 @@ class Verdict:
         return self.sentence[:1].upper() + self.sentence[1:]
 
 
+def draws_for(looks: int) -> int:
+    """Return how many random traders to draw (at least `DRAWS`), so that a result can be significant after `looks`."""
+    # With the fewest, not one trader may earn as much as the agents; with twice as many, one may.
+    return max(DRAWS, min(2 * int(1.0 / _significance_of_each(looks)), MOST_DRAWS))
+
+
 def verdict_on(played: SpanResult, config: Config, *, looks: int = 1, looked_at: Sequence[float] = ()) -> Verdict:
-    """Return the verdict on agents that played a span of days.
+    """Return the verdict on agents that played a span of days; the arguments are those of `judge_of`."""
+    return judge_of(played, config)(looks, looked_at)
+
+
+def judge_of(played: SpanResult, config: Config) -> Callable[[int, Sequence[float]], Verdict]:
+    """Return a function that gives the verdict on agents that played a span of days, for a number of looks.
+
+    What may take long or fail is computed at once, before a look has to be counted.
 
     Args:
         played: what the agents earned; together they are judged as one agent.
         config: of the run; its seed also seeds the bootstraps.
-        looks: number of results on these days among which this one was chosen, itself included.
-        looked_at: daily Sharpe ratios of those results for which they are known.
+
+    The function's arguments are the number of results on these days among which this one was chosen, itself included,
+    and the daily Sharpe ratios of those results for which they are known.
 
     Skill is claimed if, after the correction for looks, all of these hold: the agent's return lies in the upper 5 % of
-    the matched random traders'; its excess is positive at 5 % (one-sided, by Student's t with as many degrees of
-    freedom as there are holding times in the span, less one); and so is the excess's alpha, since a preference for
-    risky assets earns more than a rising market. Otherwise no skill is shown where the agent is the basket of all
+    the matched random traders'; its excess is positive at 5 % (one-sided, by the error and the degrees of freedom of
+    `Excess.student`, as in the excess's interval); and so is the excess's alpha, since a preference for risky assets
+    earns more than a rising market. Otherwise no skill is shown where the agent is the basket of all
     assets (`BASKET`), or where it gained no more than the market or the median of the matched random traders; the rest
     is undecided. In any case no skill is shown where the account's daily returns, with all costs paid, have no positive
-    alpha on the first of `SpanResult.baskets`.
+    alpha on the first of `SpanResult.baskets`. With fewer than `FEWEST_DAYS` days nothing can be told.
     """
-    looks, returns = max(looks, 1), played.curve.returns
+    returns = played.curve.returns
     daily = returns - daily_rates(played.risk_free, played.curve.dates)
     baselines = {name: baseline.returns for name, baseline in played.baselines.items()}
     baskets = [baselines[name] for name in played.baskets]
-    matched, timing = (
-        corrected((1.0 + (draws >= played.total_return).sum()) / (1.0 + len(draws)), looks)
-        for draws in (played.matched.total_returns, played.timing.total_returns)
-    )
-    freedom = max(len(daily) / played.holding_days - 1.0, 1.0)
-    excess_pvalue, smallest = _excess(played.excess, freedom, looks)
-    alpha_pvalue, _ = _excess(played.alpha, freedom, looks)
-    pvalues = [matched, *(1.0 if pvalue is None else pvalue for pvalue in (excess_pvalue, alpha_pvalue))]
     own_alpha = played.metrics.alpha
-    lost = len(daily) < FEWEST_DAYS or own_alpha is None or own_alpha <= 0.0
+    lost = own_alpha is None or own_alpha <= 0.0
     basket = _basket(played, _correlation(returns, baskets))
-    claim: Claim = "none" if lost else _claim(played, max(pvalues), basket)
-    missing = _missing(pvalues, played, smallest, looks)
     interval, year = sharpe_interval(daily, config.seed), played.periods_per_year**0.5
-    return Verdict(
-        claim=claim,
-        sentence=_sentence(played, claim, matched, basket or (_LOST if lost else ""), missing, looks),
-        sharpe_interval=None if interval is None else (interval[0] * year, interval[1] * year),
-        deflated_sharpe=deflated_sharpe(daily, looks, looked_at),
-        spa_pvalue=superiority(returns, baselines, config.seed),
-        matched_pvalue=matched,
-        excess_pvalue=excess_pvalue,
-        alpha_pvalue=alpha_pvalue,
-        smallest_edge=smallest,
-        looks=looks,
-        timing_pvalue=timing,
-    )
+    spa_pvalue = superiority(returns, baselines, config.seed)
+
+    def verdict(looks: int, looked_at: Sequence[float]) -> Verdict:
+        looks = max(looks, 1)
+        matched, timing = (
+            corrected((1.0 + (draws >= played.total_return).sum()) / (1.0 + len(draws)), looks)
+            for draws in (played.matched.total_returns, played.timing.total_returns)
+        )
+        excess_pvalue, smallest = _excess(played.excess, looks)
+        alpha_pvalue, _ = _excess(played.alpha, looks)
+        pvalues = [matched, *(1.0 if pvalue is None else pvalue for pvalue in (excess_pvalue, alpha_pvalue))]
+        claim: Claim = "none" if lost else _claim(played, max(pvalues), basket)
+        if len(daily) < FEWEST_DAYS:
+            claim = "undecided"
+        missing = _missing(pvalues, played, smallest, looks)
+        return Verdict(
+            claim=claim,
+            sentence=_sentence(played, claim, matched, basket or (_LOST if lost else ""), missing, looks),
+            sharpe_interval=None if interval is None else (interval[0] * year, interval[1] * year),
+            deflated_sharpe=deflated_sharpe(daily, looks, looked_at),
+            spa_pvalue=spa_pvalue,
+            matched_pvalue=matched,
+            excess_pvalue=excess_pvalue,
+            alpha_pvalue=alpha_pvalue,
+            smallest_edge=smallest,
+            looks=looks,
+            timing_pvalue=timing,
+        )
+
+    return verdict
 
 
-def _excess(excess: Excess | None, freedom: float, looks: int) -> tuple[float | None, float | None]:
+def _significance_of_each(looks: int) -> float:
+    """Return the significance of one result, so that luck gives any of `looks` with probability `SIGNIFICANCE`."""
+    return float(1.0 - (1.0 - SIGNIFICANCE) ** (1.0 / max(looks, 1)))
+
+
+def _excess(excess: Excess | None, looks: int) -> tuple[float | None, float | None]:
     """Return an excess's one-sided p-value, corrected, and the true excess that is claimed with probability `POWER`."""
     if excess is None or excess.standard_error == 0.0:
         return None, None
-    error = excess.standard_error
-    # Significance of one result, so that any of `looks` results is claimed by luck with probability `SIGNIFICANCE`.
-    each = float(1.0 - (1.0 - SIGNIFICANCE) ** (1.0 / looks))
-    smallest = float(student.isf(each, freedom) + norm.isf(1.0 - POWER)) * error
-    return corrected(float(student.sf(excess.mean / error, freedom)), looks), smallest
+    error, freedom = excess.student
+    critical = student_t.isf(_significance_of_each(looks), freedom)
+    # With an edge, the ratio of mean and error has a noncentral t distribution.
+    smallest = float(nctdtrinc(freedom, 1.0 - POWER, critical)) * error
+    return corrected(float(student_t.sf(excess.mean / error, freedom)), looks), smallest
 
 
 def _claim(played: SpanResult, pvalue: float, basket: str) -> Claim:
@@ -170,7 +198,8 @@ def _missing(pvalues: Sequence[float], played: SpanResult, smallest: float | Non
     draws = len(played.matched.total_returns)
     if corrected(1.0 / (1.0 + draws), looks) > SIGNIFICANCE:
         kind = "shifts in time" if played.by_timing else "random traders"
-        return f"after so many looks {draws:,} {kind} are too few to show any edge"
+        days = "more days, or days" if played.by_timing else "days"
+        return f"after so many looks {draws:,} {kind} are too few to show any edge, so play {days} with fewer looks"
     if smallest is None or played.excess is None:
         return "no edge could have been shown"
     return f"the smallest edge that could have been shown is {change(smallest)} % a {played.excess.per}"
@@ -178,18 +207,22 @@ def _missing(pvalues: Sequence[float], played: SpanResult, smallest: float | Non
 
 def _sentence(played: SpanResult, claim: Claim, matched: float, reason: str, missing: str, looks: int) -> str:
     excess, after = played.excess, f"after {count(looks, 'look')} at these days"
+    basket = float(np.prod(1.0 + played.baselines[played.benchmark].returns) - 1.0)
+    earned = (
+        f"it earned {change(100.0 * played.total_return, 1)} %, {played.benchmark.replace('_', ' ')} "
+        f"{change(100.0 * basket, 1)} %"
+    )
+    if len(played.curve.dates) < FEWEST_DAYS:
+        days = count(len(played.curve.dates), "day")
+        return f"too few days for a verdict: {days}, and it needs {FEWEST_DAYS} or more; {earned} ({after})."
     if excess is None:
         return f"no skill shown: it made fewer than two trades ({after})."
     against = "the market"
     if played.by_timing:
         against = "as much of the asset on all days" if excess.per == "year" else "the asset bought on any day"
-    basket = float(np.prod(1.0 + played.baselines[played.benchmark].returns) - 1.0)
     draws = f"{len(played.matched.total_returns):,} {played.matched.description}"
-    compared = (
-        f"it earned {change(100.0 * played.total_return, 1)} %, {played.benchmark.replace('_', ' ')} "
-        f"{change(100.0 * basket, 1)} %; beyond {against} it gained {excess}, and "
-        f"{percent(_share_below(played), 0)} of {draws} earned less"
-    )
+    share = percent(_share_below(played), 0)
+    compared = f"{earned}; beyond {against} it gained {excess}, and {share} of {draws} earned less"
     if claim == "skill":
         return f"skill is likely: {compared}; by luck alone that has a probability of {percent(matched)} {after}."
     if claim == "undecided":

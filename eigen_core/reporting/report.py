@@ -24,6 +24,7 @@ from eigen_core.config.model import CheckpointConfig
 from eigen_core.judging.backtest import SpanResult
 from eigen_core.judging.evaluation_log import Looks
 from eigen_core.judging.run_backtests import Backtest, backtest
+from eigen_core.judging.statistics import FEWEST_DAYS
 from eigen_core.judging.verdicts import Verdict
 from eigen_core.judging.walk_forward import Fold, is_walk, load_walk, walks_in
 from eigen_core.market import build_panel
@@ -425,7 +426,10 @@ def agent_in_words(played: Backtest, status: RunStatus) -> str:
 
 def looks_in_words(looks: Looks, verdict: Verdict) -> str:
     """Return sentences: how many results on these days the evaluation log has, and what corrects the verdict."""
-    known = f"{count(looks.count, 'result')} on these days {'is' if looks.count == 1 else 'are'} in the evaluation log"
+    known = (
+        f"{count(looks.count, 'result')} on these days, or on others of the same holdout, "
+        f"{'is' if looks.count == 1 else 'are'} in the evaluation log"
+    )
     runs = f"of {'run' if len(looks.runs) == 1 else 'runs'} {', '.join(looks.runs)}"
     sharpes = f"; the best daily Sharpe ratio among them is {max(looks.sharpes):.3f}" if looks.sharpes else ""
     return (
@@ -445,6 +449,8 @@ def facts_of(played: SpanResult, verdict: Verdict) -> list[Fact]:
     draws = f"of {len(matched.total_returns):,} {matched.description}; {by_luck}"
     per, made = "trade" if excess is None else excess.per, "trade" if played.weights is None else "order"
     whole = partial(percent, digits=0)
+    too_few = f"too few days: it needs {FEWEST_DAYS}" if len(played.curve.dates) < FEWEST_DAYS else None
+    above = f"probability that Sharpe is above the best by luck of {count(verdict.looks, 'look')}"
     timing = None if played.by_timing else played.timing.quantile_of(figures.total_return)
     return [
         Fact("Total Return", percent(figures.total_return), f"{name} {percent(benchmark.total_return)}"),
@@ -457,8 +463,8 @@ def facts_of(played: SpanResult, verdict: Verdict) -> list[Fact]:
             if timing is None
             else [Fact("Timing", whole(timing), f"of shifts of its decisions in time earned less; {by_timing}")]
         ),
-        Fact("Deflated Sharpe", _text(verdict.deflated_sharpe, percent), "probability that Sharpe is above 0"),
-        Fact("SPA p-value", _text(verdict.spa_pvalue, ratio), "against the best baseline (Hansen 2005)"),
+        Fact("Deflated Sharpe", _text(verdict.deflated_sharpe, percent), too_few or above),
+        Fact("SPA p-value", _text(verdict.spa_pvalue, ratio), too_few or "against the best baseline (Hansen 2005)"),
         Fact("Smallest edge", _text(verdict.smallest_edge, "{:.2f} %".format), f"a {per}, that would have been found"),
     ]
 

@@ -75,15 +75,19 @@ def mean_excess(
     gained, traded = (np.bincount(days.ravel(), values.ravel()) for values in (excess * PERCENT, number))
     mean = float(gained.sum()) / trades
     error = _sum_of_pairs(gained - mean * traded, lags) ** 0.5 / trades
-    stretches = len(np.unique(np.flatnonzero(traded) // max(lags, 1)))
     scale = periods_per_year or 1.0
     return Excess(
         mean=mean * scale,
         standard_error=error * scale,
-        freedom=max(stretches - 1.0, 1.0),
+        freedom=_freedom(np.flatnonzero(traded), lags, 1),
         trades=int(trades),
         per="trade" if periods_per_year is None else "year",
     )
+
+
+def _freedom(traded: NDArray[np.int64], lags: int, fitted: int) -> float:
+    """Return degrees of freedom: the stretches of `lags` days with days `traded`, less `fitted` values; at least 1."""
+    return max(len(np.unique(traded // max(lags, 1))) - fitted, 1.0)
 
 
 def _sum_of_pairs(daily: Values, lags: int) -> float:
@@ -141,7 +145,8 @@ def alpha_of(
     """Return alpha: the intercept of a regression of the excess on the market's gain, with its standard error (%).
 
     An agent that prefers volatile assets gains more than the market while the market rises; alpha is the gain that this
-    does not explain (Jensen 1968). The error is computed as in `mean_excess`. None with fewer than 10 observations, or
+    does not explain (Jensen 1968). Error and degrees of freedom are those of `mean_excess`, but one degree of freedom
+    less, since two values are fitted. None with fewer than 10 observations, or
     if the market's gain is the same in all of them.
 
     Args:
@@ -162,6 +167,7 @@ def alpha_of(
     return Excess(
         mean=float(fitted[0]) * scale,
         standard_error=variance**0.5 * scale,
+        freedom=_freedom(day, lags, 2),
         trades=len(excess),
         per="trade" if periods_per_year is None else "year",
     )

@@ -11,7 +11,9 @@ from cli_cases import eigen
 from flow_cases import small_flow_config
 from trained_run_cases import RUN, trained
 
+from eigen_core.checkpoint.store import EVALUATION_LOG, open_store
 from eigen_core.common.errors import InputError
+from eigen_core.judging import verdicts
 from eigen_core.judging.run_backtests import Backtest, backtest
 from eigen_core.runs.handle import Run
 
@@ -62,6 +64,37 @@ def test_a_backtest_of_the_champion_on_the_holdout(stores: dict[str, str], task:
     again = played(stores[task])
     np.testing.assert_array_equal(found.curve.equity, again.curve.equity)
     np.testing.assert_array_equal(found.matched.total_returns, again.matched.total_returns)
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_a_few_days_have_an_account_and_too_few_for_a_verdict(stores: dict[str, str], task: str) -> None:
+    dates = played(stores[task]).curve.dates
+    for days in range(1, 13):
+        span = f"{dates[20]}:{dates[19 + days]}"
+        if days == 1:
+            with pytest.raises(InputError, match=r"holds 1 day of prices: an account needs 2 or more"):
+                played(stores[task], span=span)
+            continue
+        found = played(stores[task], span=span)
+        assert len(found.curve.dates) == days
+        too_few = f"too few days for a verdict: {days} days, and it needs 10 or more; it earned "
+        assert found.verdict.sentence.startswith(too_few) == (days < 10)
+        assert days >= 10 or found.verdict.claim == "undecided"
+
+
+def test_each_look_at_a_holdout_counts_and_an_error_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained(tmp_path, of=1)
+    dates = played(str(tmp_path)).curve.dates
+    parts = [f"{dates[first]}:{dates[first + 19]}" for first in (0, 20, 40, 0)]
+    assert [played(str(tmp_path), span=span).verdict.looks for span in parts] == [2, 3, 4, 4]
+    with monkeypatch.context() as patched:
+        patched.setattr(verdicts, "superiority", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            played(str(tmp_path), agent="1")
+    assert len(open_store(str(tmp_path)).objects(EVALUATION_LOG)) == 4
 
 
 @pytest.mark.thorough

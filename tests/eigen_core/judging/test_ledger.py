@@ -53,7 +53,7 @@ def files(store: Store) -> list[str]:
     return [found.name for folder in (EVALUATION_LOG, EVALUATION_CHAIN) for found in store.objects(folder)]
 
 
-def test_the_same_look_counts_once_and_overlapping_days_count(store: Store) -> None:
+def test_the_same_look_counts_once_and_each_of_overlapping_days_counts(store: Store) -> None:
     for look in (
         look_of("a"),
         look_of("a", run="a copy of it"),
@@ -65,21 +65,23 @@ def test_the_same_look_counts_once_and_overlapping_days_count(store: Store) -> N
     ):
         record_look(store, look)
     looks = looks_at(store, ["B", "X"], "2021-01-04", "2021-12-31")
-    assert looks.count == 3
+    # The agent a counts with each of its settings and days.
+    assert looks.count == 4
     assert {look.run for look in looks.known} == {"one", "two"}
-    assert looks.sharpes == (0.1, 0.1)
+    assert looks.sharpes == (0.1, 0.1, 0.1)
     assert looks_at(store, ["C"], "2021-01-04", "2021-12-31").count == 1
     assert looks_at(store, ["A"], "2019-01-01", "2019-12-31").count == 0
     assert not evaluation_log_damages(store)
 
 
-def test_damaged_looks_count(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_looks_count(store: Store) -> None:
     record_look(store, look_of("a"))
     damaged = look_of("b")
     store.put(damaged.name, b"{not json")
     store.put("looks/something else.json", b"")
-    assert looks_at(store, ["A"], "2021-05-01", "2021-06-01").count == 3
-    assert all(name in caplog.text for name in (damaged.name, "something else"))
+    looks = looks_at(store, ["A"], "2021-05-01", "2021-06-01")
+    assert looks.count == 3
+    assert all(name in looks.warnings[0] for name in (damaged.name, "something else"))
 
 
 def edited(store: Store, name: str) -> None:

@@ -20,7 +20,7 @@ from eigen_core.judging.statistics import (
     sharpe_ratio,
     superiority,
 )
-from eigen_core.judging.verdicts import Verdict, verdict_on
+from eigen_core.judging.verdicts import MOST_DRAWS, Verdict, draws_for, verdict_on
 from eigen_core.trading.baselines import MatchedTraders
 
 
@@ -53,6 +53,7 @@ def test_more_looks_deflate_the_ratio() -> None:
     excess = returns_of(3, mean=0.001)
     probabilities = [known(deflated_sharpe(excess, looks)) for looks in (1, 2, 10, 400)]
     assert probabilities == sorted(probabilities, reverse=True)
+    assert deflated_sharpe(excess[:9], 1) is superiority(excess[:9], {"cash": np.zeros(9)}, 0) is None
     # With one look it is the probability that a normal estimate is above 0.
     assert probabilities[0] == pytest.approx(norm.cdf(known(sharpe_ratio(excess)) * np.sqrt(251)), abs=0.02)
     # Known ratios that are apart deflate more than those that are alike.
@@ -143,7 +144,12 @@ _TIMED = {"by_timing": True, "draws": _SHIFTS, "shifts": _SHIFTS}
         ({"excess": excess(-0.1)}, "none", ""),
         ({"alpha": None}, "undecided", ""),
         ({"looks": 20}, "skill", ""),
-        ({"looks": 60}, "undecided", "1,000 random traders are too few to show any edge"),
+        (
+            {"looks": 60},
+            "undecided",
+            "1,000 random traders are too few to show any edge, so play days with fewer looks",
+        ),
+        ({"looks": 60, "draws": np.linspace(-0.2, 0.2, draws_for(60))}, "skill", ""),
         (_COSTLY, "none", "it earned no more than its part in the market's moves explains"),
         ({"returns": _BASKET * 0.9, "earned": 0.02, "excess": excess(0.1)}, "none", "it is the basket of all assets"),
         # A portfolio is the basket where its weights are equal.
@@ -181,11 +187,29 @@ def test_the_smallest_edge_and_the_probabilities_are_those_of_the_results() -> N
     verdict = judged(earned=0.1, excess=excess(0.2, 0.4, 30))
     assert verdict.claim == "undecided"
     assert f"that could have been shown is {known(verdict.smallest_edge):+.2f} % a trade" in verdict.sentence
-    assert judged(excess=_A_YEAR, holding_days=1).smallest_edge == pytest.approx(2.0 * (1.651 + 0.842), abs=0.01)
+    assert judged(excess=_A_YEAR, holding_days=1).smallest_edge == pytest.approx(2.0 * (1.645 + 0.842), abs=0.01)
     by_timing = judged(by_timing=True, draws=_SHIFTS, shifts=_SHIFTS)
     assert by_timing.timing_pvalue == by_timing.matched_pvalue < 0.05
     lucky, unlucky = (judged(shifts=np.full(100, earned)).timing_pvalue for earned in (0.0, 1.0))
     assert lucky < 0.05 < unlucky
+
+
+@pytest.mark.parametrize("freedom", [1.0, 4.0, 11.5, 50.0, None])
+def test_the_pvalue_and_the_interval_follow_one_rule(freedom: float | None) -> None:
+    width = excess(0.0, freedom=freedom).interval[1]
+    for mean in (0.999 * width, 1.001 * width):
+        found = excess(mean, freedom=freedom)
+        # The interval has 2.5 % on each side.
+        verdict = judged(excess=found, alpha=found)
+        assert (known(verdict.excess_pvalue) < 0.025) == (found.interval[0] > 0.0) == (mean > width)
+        assert verdict.excess_pvalue == verdict.alpha_pvalue
+
+
+@pytest.mark.parametrize(("looks", "shown"), [(1, True), (51, True), (52, True), (1_000, True), (2_000, False)])
+def test_as_many_random_traders_are_drawn_as_the_looks_need(looks: int, shown: bool) -> None:
+    draws = draws_for(looks)
+    assert 1_000 <= draws <= MOST_DRAWS
+    assert (corrected(1.0 / (1.0 + draws), looks) <= 0.05) == shown
 
 
 @pytest.mark.thorough
