@@ -103,6 +103,7 @@ class Limiter:
             "PREFECT_HOME": str(folder / "home"),
             "EIGEN_CACHE": str(folder / "cache"),
             "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(Path(__file__).parents[1]),
             "COLUMNS": "120",
             **(environment or {}),
         }
@@ -117,7 +118,7 @@ class Limiter:
             limits.write(path)
             given = ["-m", "benchmarks.limited_training", str(path)]
         return subprocess.run(
-            [sys.executable, *given, *arguments],
+            [sys.executable, "-P", *given, *arguments],
             env=self._environment,
             cwd=Path(__file__).parents[1],
             capture_output=True,

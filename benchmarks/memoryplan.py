@@ -135,7 +135,7 @@ def compare(case: Case, folder: Path) -> Compared:
         "PREFECT_HOME": str(folder / "prefect"),
         "OMP_NUM_THREADS": "1",
     }
-    eigen = [sys.executable, "-m", "flows.cli"]
+    eigen = [sys.executable, "-P", "-m", "flows.cli"]
     chosen = ["--preset", case.preset, *(word for setting in settings for word in ("--set", setting))]
     planned = subprocess.run(
         [*eigen, "plan", "--json", *chosen], env=environment, check=True, stdout=subprocess.PIPE

@@ -83,9 +83,11 @@ def executed_functions(arguments: Sequence[str]) -> tuple[int, int]:
     """
     with tempfile.TemporaryDirectory(prefix="eigen-size-", ignore_cleanup_errors=True) as folder:
         counted = Path(folder) / "functions.json"
-        command = [sys.executable, "-m", "benchmarks.size", str(counted), *arguments, "--store", f"{folder}/runs"]
-        environment = os.environ | {"PREFECT_HOME": f"{folder}/prefect", "OMP_NUM_THREADS": "1"}
-        finished = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        command = [sys.executable, "-P", "-m", "benchmarks.size", str(counted), *arguments, "--store", f"{folder}/runs"]
+        environment = {"PREFECT_HOME": f"{folder}/prefect", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+        finished = subprocess.run(
+            command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, check=False
+        )
         if finished.returncode:
             raise RuntimeError(f"`eigen {' '.join(arguments)}` failed:\n{finished.stderr[-2000:]}")
         functions = json.loads(counted.read_text())
@@ -130,7 +132,7 @@ def _command_seconds() -> Iterable[tuple[str, float]]:
             taken = []
             for _ in range(_REPEATS):
                 before = resource.getrusage(resource.RUSAGE_CHILDREN)
-                command = [sys.executable, *(argument.format(folder=folder) for argument in arguments)]
+                command = [sys.executable, "-P", *(argument.format(folder=folder) for argument in arguments)]
                 subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False)
                 after = resource.getrusage(resource.RUSAGE_CHILDREN)
                 taken.append(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)

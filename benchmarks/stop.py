@@ -77,7 +77,7 @@ class Stopper:
         settings = [*settings_of(config), "--generations", str(_GENERATIONS)]
         with (self._folder / f"{run}.log").open("w") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "flows.cli", "train", "--run", run, "--store", self._store, *settings],
+                [sys.executable, "-P", "-m", "flows.cli", "train", "--run", run, "--store", self._store, *settings],
                 env=self._environment,
                 cwd=self._folder,
                 stdout=log,

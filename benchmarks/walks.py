@@ -44,7 +44,7 @@ def write_planted_prices(config: Config, edge: float, path: Path) -> None:
 
 
 def walk_picture(name: str, folder: Path, options: list[str], picture: Path) -> str:
-    command = [sys.executable, "-m", "flows.cli", "walk", name, "--folds", str(_FOLDS), "--json", *options]
+    command = [sys.executable, "-P", "-m", "flows.cli", "walk", name, "--folds", str(_FOLDS), "--json", *options]
     found = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, check=True)
     shutil.copyfile(next((folder / "runs").rglob("equity.png")), picture)
     sentence: str = json.loads(found.stdout)["verdict"]["sentence"]

@@ -78,7 +78,7 @@ class LocalWorkers:
             f"{_TLS}.worker.cert": security.tls_worker_cert,
             f"{_TLS}.worker.key": security.tls_worker_key,
         }
-        self._environment = {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"} | {
+        self._environment = {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2", "PYTHONSAFEPATH": "1"} | {
             f"DASK_{name.upper().replace('.', '__').replace('-', '_')}": str(value) for name, value in settings.items()
         }
         with dask.config.set({"distributed.scheduler.worker-ttl": f"{lost_seconds} s", **_WITHOUT_PROFILE}):
@@ -125,7 +125,7 @@ class LocalWorkers:
     def _started(self, name: str) -> _Worker:
         taken = Counter(worker.gpu for worker in self._workers.values())
         gpu = min(self._gpus, key=lambda gpu: taken[gpu], default=None)
-        command = [sys.executable, "-m", "dask", "worker", self.address, "--name", name, "--nthreads", "1"]
+        command = [sys.executable, "-P", "-m", "dask", "worker", self.address, "--name", name, "--nthreads", "1"]
         # Else it listens at all addresses of the machine, with HTTP pages that need no certificate.
         command += ["--host", _HOST, "--dashboard-address", f"{_HOST}:0"]
         command += ["--no-nanny", "--no-dashboard", "--memory-limit", "0", "--death-timeout", "30 s"]

@@ -85,7 +85,7 @@ def train_in_subprocess(run: RunJob, log: Path, is_stopped: IsStopped, folder: s
     with log.open("wb") as output:
         # Ctrl-C reaches this process alone, which then stops the others.
         process = subprocess.Popen(
-            [sys.executable, "-m", "flows.cli", "train", "--run", run.name, *run.arguments],
+            [sys.executable, "-P", "-m", "flows.cli", "train", "--run", run.name, *run.arguments],
             cwd=folder,
             # The bits of its results must not depend on what this process has computed before.
             env=environment_without_instructions(),

@@ -24,7 +24,7 @@ from prefect.events import Automation, AutomationCore
 from prefect.events.actions import CallWebhook, ChangeFlowRunState, RunDeployment
 from prefect.events.schemas.automations import EventTrigger, Posture
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound, PrefectHTTPStatusError
-from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL, temporary_settings
+from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL, get_current_settings, temporary_settings
 from prefect.types import SecretDict
 from pydantic import SecretStr
 
@@ -180,11 +180,14 @@ def _schedules(client: SyncPrefectClient) -> Iterator[tuple[DeploymentResponse, 
 def _run_prefect_deploy(api: str) -> None:
     """Call `prefect deploy`, so that a user who calls it directly gets the same deployments."""
     with as_file(files("deployments") / "prefect.yaml") as path:
-        command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--prefect-file", str(path), "--all"]
+        command = [sys.executable, "-P", "-m", "prefect", "--no-prompt", "deploy", "--prefect-file", str(path), "--all"]
+        settings = get_current_settings().to_environment_variables(exclude_unset=True)
         try:
             ended = subprocess.run(
                 command,
-                env=client_environment(os.environ, api),
+                # Prefect imports modules, and reads settings, from its working directory.
+                cwd=path.parent,
+                env=settings | client_environment(os.environ, api),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -420,11 +423,11 @@ def _occupied(active: FlowRun, page: str) -> str:
 
 
 def enter() -> dict[str, str]:
-    """Change to the folder where the worker was started. Prefect calls this pull step before it loads a flow.
+    """Set EIGEN_FOLDER to the folder where the worker was started. Prefect calls this pull step before it loads a flow.
 
-    Prefect itself would use a temporary folder, and delete the store `runs` with it. `eigen up` names the folder in
-    the environment variable EIGEN_FOLDER; for a worker that a user started by `prefect worker start`, PWD does.
+    `flows.server.flows` then changes to that folder. This step does not, and returns Prefect's empty temporary folder:
+    Prefect imports modules from the folder that a pull step returns. `eigen up` sets the variable for its worker; for
+    one that a user started by `prefect worker start`, PWD names the folder.
     """
-    folder = os.environ.get(FOLDER_VARIABLE) or os.environ["PWD"]
-    os.chdir(folder)
-    return {"directory": folder}
+    os.environ[FOLDER_VARIABLE] = os.environ.get(FOLDER_VARIABLE) or os.environ["PWD"]
+    return {"directory": "."}

@@ -22,9 +22,14 @@ from eigen_core.config.machine_settings import MACHINE_SETTINGS
 from eigen_core.config.model import CheckpointConfig
 from flows.server.flow_runs import initial_name, stop_resuming
 from flows.server.prefect_internals import keep_training_without_slot
+from flows.server.prefect_settings import FOLDER_VARIABLE
 
 if TYPE_CHECKING:
     from eigen_core.housekeeping import CleanedRun
+
+if folder := os.environ.get(FOLDER_VARIABLE):
+    # In a temporary folder, where Prefect loads this file and its imports, a relative store would be lost.
+    os.chdir(folder)
 
 if runtime.flow_run.id is not None:
     # In a flow run's process, import now what a training needs. When the flow begins, Prefect's threads parse function

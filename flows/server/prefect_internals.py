@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 if TYPE_CHECKING:
+    from alembic.config import Config as AlembicConfig
     from fastapi import FastAPI
     from prefect.server.events.ordering.memory import CausalOrdering as PrefectsCausalOrdering
     from prefect.server.events.schemas.events import ReceivedEvent
@@ -77,10 +78,22 @@ def CausalOrdering(scope: str) -> "PrefectsCausalOrdering":  # noqa: N802 - the 
 
 
 def server_app() -> "FastAPI":
-    """Return Prefect's application with logging, as `prefect server start` serves it, to add a middleware to it."""
+    """Return Prefect's application with logging, as `prefect server start` serves it, to add a middleware to it.
+
+    Prefect's `alembic.ini` would let the server import modules from its working directory; here it does not.
+    """
     from prefect.logging.configuration import setup_logging
     from prefect.server.api.server import create_app
+    from prefect.server.database import alembic_commands
 
+    prefects = alembic_commands.alembic_config
+
+    def alembic_config() -> "AlembicConfig":
+        config = prefects()
+        config.set_main_option("prepend_sys_path", "")
+        return config
+
+    vars(alembic_commands)["alembic_config"] = alembic_config
     setup_logging()
     return create_app(final=True)
 

@@ -19,6 +19,8 @@ _RECORDER = "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER"
 LOGGERS = ("eigen_core", "flows")
 """Loggers whose records Prefect's server keeps with those of a flow run."""
 _FLOW_DEFAULTS = {
+    # Processes that Prefect starts import no modules from their working directory.
+    "PYTHONSAFEPATH": "1",
     # The server records all task run states of a second in one transaction: a transaction for each state would take a
     # fifth to a third of the server's computing time during a training.
     f"{_RECORDER}_BATCH_SIZE": "100",

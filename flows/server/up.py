@@ -148,9 +148,9 @@ def _start_worker(
         heartbeat = last_heartbeat(client, name)
         return heartbeat is not None and heartbeat >= began
 
-    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process", "--name", name]
+    command = [sys.executable, "-P", "-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process"]
     # One flow run at a time. A limit of the work pool would be used up for ever if a flow run's process vanished.
-    command += ["--limit", "1"]
+    command += ["--name", name, "--limit", "1"]
     return home.start("worker", command, environment, has_heartbeat, _WORKER_SECONDS, api=api, store=store)
 
 

@@ -76,7 +76,7 @@ def eigen_environment(home: Path, **extra: str) -> dict[str, str]:
 
 
 def eigen_command(arguments: Sequence[str]) -> list[str]:
-    return [sys.executable, "-m", "flows.cli", *arguments]
+    return [sys.executable, "-P", "-m", "flows.cli", *arguments]
 
 
 def run_eigen(

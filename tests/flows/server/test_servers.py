@@ -5,6 +5,8 @@ import json
 import os
 import socket
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing, nullcontext
@@ -20,7 +22,7 @@ import pytest
 from fastapi import FastAPI
 from flow_cases import eigen_environment, run_eigen
 from folder_digest import digest
-from operation_cases import answering, record_of, sleeping
+from operation_cases import ROOT, answering, record_of, sleeping
 from prefect.server.api.clients import OrchestrationClient
 from prefect.server.api.server import create_app
 from prefect.server.events.ordering import get_triggers_causal_ordering
@@ -79,16 +81,14 @@ def test_the_worker_and_its_flows_have_what_every_flow_needs(tmp_path: Path) -> 
     assert environment["PREFECT_TASKS_DEFAULT_NO_CACHE"] == "true"
 
 
-@pytest.mark.parametrize("names", [("EIGEN_FOLDER", "PWD"), ("PWD",)])
-def test_flows_work_where_the_worker_was_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
-) -> None:
-    monkeypatch.chdir("/")
-    monkeypatch.delenv("EIGEN_FOLDER", raising=False)
-    monkeypatch.setenv("PWD", "/")
-    monkeypatch.setenv(names[0], str(tmp_path))
-    assert enter() == {"directory": str(tmp_path)}
-    assert Path.cwd() == tmp_path
+def test_flows_work_where_the_worker_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EIGEN_FOLDER", "")
+    monkeypatch.setenv("PWD", str(tmp_path))
+    # The flow is loaded in another folder, and changes to this one.
+    assert enter() == {"directory": "."}
+    code = "import flows.server.flows, os; print(os.getcwd())"
+    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == str(tmp_path)
 
 
 def test_a_server_of_our_own_is_known_without_being_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,87 @@
+"""No command and no process that it starts imports a module from its working folder, which may be anyone's."""
+
+import ast
+import sys
+from collections.abc import Sequence
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+from flow_cases import eigen_environment, run_eigen, small_settings
+from operated import Operated
+
+ROOT = Path(__file__).parents[2]
+_FOLDERS = ("eigen_core", "tasks", "flows", "deployments", "benchmarks", "docs")
+_OWN = ("eigen_core", "tasks", "flows", "deployments", "sitecustomize", "usercustomize")
+
+
+def _is_interpreter(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.executable"
+
+
+def test_each_interpreter_that_is_started_leaves_out_its_working_folder() -> None:
+    commands, uses = 0, 0
+    for path in (path for folder in _FOLDERS for path in (ROOT / folder).rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        printed = {id(node) for text in ast.walk(tree) if isinstance(text, ast.JoinedStr) for node in ast.walk(text)}
+        uses += sum(_is_interpreter(node) and id(node) not in printed for node in ast.walk(tree))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.List) and node.elts and _is_interpreter(node.elts[0]):
+                assert ast.unparse(node.elts[1]) == "'-P'", f"{path}, line {node.lineno}"
+                commands += 1
+    # `sys.executable` is nowhere else but in such a list, and in messages.
+    assert commands == uses > 5
+
+
+def poison(folder: Path) -> Path:
+    """Put a module of each name that Python could import into a folder; return the file that they write to."""
+    executed = folder.parent / "executed"
+    code = f"import os\nopen({str(executed)!r}, 'a').write(f'{{__name__}} in {{os.getpid()}}\\n')\n"
+    for name in {*sys.stdlib_module_names, *packages_distributions(), *_OWN}:
+        (folder / f"{name}.py").write_text(code)
+    return executed
+
+
+def commands() -> dict[str, Sequence[str]]:
+    small = small_settings(market={"holdout_days": 60}, reporting={"plot_every": 1})
+    one = (*small, "--generations", "1")
+    return {
+        "train with workers": ("train", "--run", "first", *one, "--set", "workers=2"),
+        "plan": ("plan", *one),
+        "sweep": ("sweep", "tried", "--trials", "1", "--seeds", "1", *one),
+        "walk": ("walk", "years", "--folds", "2", "--jobs", "2", *one),
+        "doctor": ("doctor",),
+    }
+
+
+@pytest.mark.parametrize("command", [*commands()])
+@pytest.mark.thorough
+def test_a_command_executes_no_module_of_its_working_folder(tmp_path: Path, command: str) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    executed = poison(folder)
+    # As in a user's shell: the command itself has to see to its children.
+    environment = {key: value for key, value in eigen_environment(tmp_path / "home").items() if key != "PYTHONSAFEPATH"}
+    ended = run_eigen(commands()[command], environment=environment, folder=folder)
+    assert not executed.exists(), executed.read_text()
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@pytest.mark.thorough
+def test_a_server_its_worker_and_their_flow_runs_execute_no_module_of_their_working_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    executed = poison(folder)
+    operated = Operated(folder)
+    try:
+        operated.up()
+        number = operated.launch("first", [*small_settings(), "--generations", "1"])
+        assert operated.wait_for_end(number) == "Completed"
+        # The run is where the worker was started.
+        assert (folder / "runs" / "first").is_dir()
+        operated.eigen("deploy")
+        operated.eigen("logs", "first")
+        operated.down()
+    finally:
+        operated.kill_all()
+    assert not executed.exists(), executed.read_text()
