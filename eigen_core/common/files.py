@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 import google_crc32c
 
-from eigen_core.common.errors import InputError
+from eigen_core.common.errors import FULL_DISK, FullDiskError, InputError
 
 HIDDEN = "."
 """First character of the names of temporary and other internal files, which a store of runs does not list."""
@@ -23,9 +23,7 @@ _OPEN_PAUSE_SECONDS = 0.01
 
 _NOT_A_FOLDER = "a file is in the place of a folder. Move it away or {instead}"
 _FORBIDDEN = "permission is denied. Change the permissions or {instead}"
-FREE_SPACE = "Free some"
-"""First words of the advice about a full disk; callers search a message for them to find out whether a disk is full."""
-_FULL = f"there is no space left. {FREE_SPACE} or {{instead}}"
+_FULL = "there is no space left. Free some or {instead}"
 _CANNOT_LOCK = "its file system cannot lock files. Choose a folder on a local disk"
 _REASONS = {
     errno.ENOENT: "a folder is missing and cannot be created there. Create it or {instead}",
@@ -51,7 +49,7 @@ def explained(action: str, path: Path, instead: str = "choose another path") -> 
     """Raise an `OSError` of the block as an `InputError` if the user can correct it (see `_REASONS`), else unchanged.
 
     The message is "Cannot {action} {path}: {reason}.", where `action` is, for example, "save generation 7 in". Most
-    reasons end with advice to the user, which ends with "or {instead}".
+    reasons end with advice to the user, which ends with "or {instead}". A full disk is a `FullDiskError`.
     """
     try:
         yield
@@ -59,7 +57,8 @@ def explained(action: str, path: Path, instead: str = "choose another path") -> 
         reason = _REASONS.get(error.errno or 0)
         if reason is None:
             raise
-        raise InputError(f"Cannot {action} {path}: {reason.format(instead=instead)}.") from error
+        kind = FullDiskError if error.errno in FULL_DISK else InputError
+        raise kind(f"Cannot {action} {path}: {reason.format(instead=instead)}.") from error
 
 
 def require_place(path: Path) -> None:

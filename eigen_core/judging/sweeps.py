@@ -16,7 +16,7 @@ import optuna
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState, create_trial
 
-from eigen_core.common.errors import InputError
+from eigen_core.common.errors import End, InputError
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.text import quoted
 from eigen_core.config import Config
@@ -26,7 +26,7 @@ from eigen_core.config.stored import config_from_stored, stored_values
 from eigen_core.runs.handle import is_changeable, require_same_definition
 
 _DEFINITION = "definition"
-_REASON = "reason"
+_REASON, _END = "reason", "end"
 # Largest number of draws to find settings that were not tried before.
 _ATTEMPTS = 100
 
@@ -145,7 +145,7 @@ class Study:
         return list(self._study.trials)
 
     def unfinished(self) -> list[int]:
-        """Return numbers of trials that are not finished, pruned or refused (for settings that cannot be trained)."""
+        """Return the numbers of trials that are not finished or pruned, and whose end is not recorded."""
         return [trial.number for trial in self._study.trials if trial.state == TrialState.RUNNING]
 
     def suggest(self) -> int | None:
@@ -201,12 +201,17 @@ class Study:
     def prune(self, number: int) -> None:
         self._study.tell(number, state=TrialState.PRUNED)
 
-    def refuse(self, number: int, reason: str) -> None:
-        optuna.Trial(self._study, self._study.trials[number]._trial_id).set_user_attr(_REASON, reason)
+    def record(self, number: int, end: End, reason: str) -> None:
+        """Record how a trial ended early: it is not trained again."""
+        trial = optuna.Trial(self._study, self._study.trials[number]._trial_id)
+        trial.set_user_attr(_END, end)
+        trial.set_user_attr(_REASON, reason)
         self._study.tell(number, state=TrialState.FAIL)
 
     def state_of(self, trial: Any) -> str:  # noqa: ANN401 - Optuna's
-        names = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "pruned", TrialState.FAIL: "refused"}
+        # Before sweeps recorded ends, all those were refusals.
+        ended = trial.user_attrs.get(_END, End.REFUSED)
+        names = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "pruned", TrialState.FAIL: str(ended)}
         return names.get(trial.state, "unfinished")
 
     def reason_of(self, trial: Any) -> str | None:  # noqa: ANN401 - Optuna's

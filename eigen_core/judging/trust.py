@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ValidationError
 from scipy.stats import binomtest
@@ -18,7 +18,7 @@ from scipy.stats import binomtest
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import explained, replacing
 from eigen_core.common.records import Record
-from eigen_core.common.text import percent
+from eigen_core.common.text import count, percent
 from eigen_core.config import Config
 from eigen_core.config.registry import has_prices
 from eigen_core.config.stored import config_from_stored, stored_values
@@ -56,7 +56,8 @@ class Trial(Record):
     """Information coefficient (mean correlation with returns) of the planted feature; None: the market is noise."""
     seed: int
     """Seed of the run and of the synthetic market."""
-    claim: Claim
+    claim: Claim | Literal["diverged"]
+    """The verdict's claim; diverged: a number of its training was not finite, so that there is no verdict."""
     excess: float | None
     """Mean excess over the market (%), per trade or per year."""
     matched_pvalue: float
@@ -84,10 +85,14 @@ class Claims:
 
 @dataclass(frozen=True)
 class Trust:
-    """Result of all trials: `false_alarms` on noise; `power`, by the information coefficient of planted edges."""
+    """Result of all trials: `false_alarms` on noise; `power`, by the information coefficient of planted edges.
+
+    Trials that `diverged` are trials without a claim.
+    """
 
     false_alarms: Claims
     power: Mapping[float, Claims]
+    diverged: int = 0
 
     @property
     def smallest_edge(self) -> float | None:
@@ -100,7 +105,7 @@ class Trust:
         return smallest
 
     @property
-    def sentences(self) -> tuple[str, str]:
+    def sentences(self) -> tuple[str, ...]:
         alarms, tried = self.false_alarms, ", ".join(f"{edge:g}" for edge in self.power)
         low, high = alarms.interval
         first = (
@@ -109,10 +114,12 @@ class Trust:
             f"{percent(SIGNIFICANCE, 0)})."
         )
         found = "none of those tried" if self.smallest_edge is None else f"{self.smallest_edge:g}"
-        return first, (
+        power = (
             f"Power: the smallest edge found in {percent(POWER, 0)} of the trials is {found} (information coefficients "
             f"tried: {tried or 'none'})."
         )
+        diverged = f"{count(self.diverged, 'trial')} diverged in training, and so claimed nothing."
+        return (first, power, diverged) if self.diverged else (first, power)
 
 
 class TrustTrials:
@@ -161,8 +168,12 @@ class TrustTrials:
                 continue
             number = len(found) + 1
             started(number, len(wanted))
-            with computing_threads(self._config.threads):
-                trial = self._run_trial(edge, seed)
+            try:
+                with computing_threads(self._config.threads):
+                    trial = self._run_trial(edge, seed)
+            except FloatingPointError:
+                nothing = {"excess": None, "matched_pvalue": 1.0, "excess_pvalue": None, "trades": 0}
+                trial = Trial.model_validate({"edge": edge, "seed": seed, "claim": "diverged", **nothing})
             _write(path, trial.model_dump(mode="json"))
             finished(trial, number, len(wanted))
             found.append(trial)
@@ -171,7 +182,8 @@ class TrustTrials:
             chosen = [trial for trial in found if trial.edge == edge]
             return Claims(len(chosen), sum(trial.claim == "skill" for trial in chosen))
 
-        return Trust(claims(None), {edge: claims(edge) for edge in edges})
+        diverged = sum(trial.claim == "diverged" for trial in found)
+        return Trust(claims(None), {edge: claims(edge) for edge in edges}, diverged)
 
     def _path(self, edge: float | None, seed: int) -> Path:
         return self._folder / f"{'noise' if edge is None else f'edge-{edge:g}'}-{seed}.json"

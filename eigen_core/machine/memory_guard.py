@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
+from eigen_core.common.errors import End
 from eigen_core.common.progress import checked_by
 from eigen_core.common.text import percent
 from eigen_core.config.model import MemoryConfig
@@ -41,6 +42,8 @@ class MemoryGuardError(RuntimeError):
 
     Outside of phases, `phase` is empty and `generation` None.
     """
+
+    end = End.GUARD
 
     def __init__(self, message: str, report: MemoryReport, phase: str, generation: int | None) -> None:
         super().__init__(message)

@@ -12,8 +12,8 @@ from typing import Literal
 import torch
 
 from eigen_core.checkpoint.store import ANOTHER_FOLDER, run_root
-from eigen_core.common.errors import InputError
-from eigen_core.common.files import FREE_SPACE, nearest_existing
+from eigen_core.common.errors import End, InputError
+from eigen_core.common.files import nearest_existing
 from eigen_core.common.text import percent, size
 from eigen_core.config import BatchLearnerConfig, BatchSamplingConfig, Config, merge
 from eigen_core.config.loading import config_from_values
@@ -46,7 +46,7 @@ _TIMES_COUNTED, _ROOM_BYTES = 2, 4_000_000_000
 _ADDRESSES_WITHOUT_MEMORY = 1_900_000_000
 
 _MOST_SUGGESTED = 3
-DISK_ADVICE = f"{FREE_SPACE}, keep fewer generations (checkpoint.keep_last), or {ANOTHER_FOLDER}."
+DISK_ADVICE = f"Free some space, keep fewer generations (checkpoint.keep_last), or {ANOTHER_FOLDER}."
 Where = Literal["host", "device", "disk"]
 
 
@@ -217,6 +217,7 @@ class RunTooLargeError(Exception):
     def __init__(self, run_plan: RunPlan) -> None:
         super().__init__(run_plan.sentence())
         self.run_plan = run_plan
+        self.end = End.DISK_FULL if run_plan.fits_memory else End.TOO_LARGE
 
 
 def require_fit(config: Config, data: TaskData, run: str | None = None) -> RunPlan:

@@ -1,9 +1,11 @@
 """What several `eigen` commands share: their options, the configuration that these give, and the exit codes."""
 
 import inspect
+import json
 import os
 import resource
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 import typer
 
 from eigen_core.checkpoint.store import StoreUnavailableError, store_from_environment
-from eigen_core.common.errors import InputError, Stopped, StoppedByMemory
+from eigen_core.common.errors import InputError, Stopped, StoppedByMemory, end_of
 from eigen_core.common.text import size
 from flows.cli.console import say
 
@@ -137,22 +139,30 @@ def sentences(command: Callable[P, None]) -> Callable[P, None]:
     def speaking(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             command(*args, **kwargs)
-        except InputError as error:
-            sentence, code = str(error), EXIT_BAD_INPUT
-        except StoppedByMemory as stop:
-            sentence, code = str(stop), EXIT_MEMORY
-        except (Stopped, StoreUnavailableError) as stop:
-            sentence, code = str(stop), EXIT_OTHER
-        except MemoryError:
-            sentence, code = f"There is not enough memory for this command. {MEMORY_ADVICE}", EXIT_MEMORY
-        except KeyboardInterrupt:
-            sentence, code = "Stopped.", EXIT_OTHER
-        else:
-            return
-        say(sentence)
-        raise typer.Exit(code)
+        except (InputError, Stopped, StoreUnavailableError, MemoryError, KeyboardInterrupt) as error:
+            sentence, code = _ending(error)
+            say(sentence)
+            if END_PIPE in os.environ:
+                with suppress(OSError):
+                    told = json.dumps({"end": end_of(error), "sentence": sentence})
+                    os.write(int(os.environ[END_PIPE]), told.encode())
+            raise typer.Exit(code) from error
 
     return speaking
+
+
+END_PIPE = "EIGEN_END_PIPE"
+"""Variable with the descriptor of a pipe, on which a command tells the process that started it how it ended early."""
+
+
+def _ending(error: BaseException) -> tuple[str, int]:
+    """Return the sentence and the exit code with which a command ends after `error`."""
+    if isinstance(error, MemoryError):
+        return f"There is not enough memory for this command. {MEMORY_ADVICE}", EXIT_MEMORY
+    if isinstance(error, KeyboardInterrupt):
+        return "Stopped.", EXIT_OTHER
+    bad = EXIT_BAD_INPUT if isinstance(error, InputError) else EXIT_OTHER
+    return str(error), EXIT_MEMORY if isinstance(error, StoppedByMemory) else bad
 
 
 def store_of(given: str | None) -> str:

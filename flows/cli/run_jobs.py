@@ -1,5 +1,6 @@
 """Train whole runs, each by `eigen train` in another process, on this machine or on workers of a Dask scheduler."""
 
+import json
 import os
 import signal
 import subprocess
@@ -15,16 +16,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eigen_core.common.errors import InputError, Stopped, StoppedByMemory
-from eigen_core.common.files import FREE_SPACE
+from eigen_core.common.errors import FOLLOWS, End, InputError, Job, Next, Stopped, StoppedByMemory
 from eigen_core.common.process import environment_without_instructions, stop_with_this_process
-from flows.cli.common import EXIT_BAD_INPUT, EXIT_MEMORY
+from flows.cli.common import END_PIPE, EXIT_MEMORY
 from flows.cli.console import stop_signals
 
 if TYPE_CHECKING:
     from eigen_core.config import Config
 
 POLL_SECONDS = 0.5
+_MOST_TOLD = 1 << 16
 # A training that is asked to stop waits 15 s for uploads, and then reports its end to Prefect.
 _STOP_SECONDS = 60.0
 AGAIN = "Run the same command again to continue."
@@ -51,19 +52,23 @@ def run_job(name: str, preset: str | None, settings: Sequence[str]) -> RunJob:
 
 @dataclass(frozen=True)
 class JobResult:
+    """How the process of a run ended: its exit code, what it printed, and if it ended early, how and why."""
+
     code: int
     output: str
+    end: End | None = None
+    sentence: str = ""
 
-    @property
-    def sentence(self) -> str:
-        """The last line that the process printed with the prefix `eigen: `: why it ended; empty if there is none."""
-        lines = reversed(self.output.splitlines())
-        return next((line.removeprefix("eigen: ") for line in lines if line.startswith("eigen: ")), "")
-
-    @property
-    def refused(self) -> bool:
-        """Whether the process refused the run's settings; False if the disk was full: it then refuses any settings."""
-        return self.code in (EXIT_BAD_INPUT, EXIT_MEMORY) and FREE_SPACE not in self.sentence
+    @classmethod
+    def of(cls, code: int, output: str, told: bytes) -> "JobResult":
+        """Return the result of a process that has `told` its end by `END_PIPE`, unless it finished the run or died."""
+        if code == 0:
+            return cls(code, output)
+        if told:
+            record = json.loads(told)
+            return cls(code, output, End(record["end"]), record["sentence"])
+        last = next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "It printed nothing.")
+        return cls(code, output, End.INTERRUPTED if code == -signal.SIGTERM else End.OTHER, last)
 
 
 IsStopped = Callable[[], bool]
@@ -71,7 +76,7 @@ Train = Callable[[RunJob, Path, IsStopped], JobResult]
 """Function with the first three arguments and the result of `train_in_subprocess`, on this machine or a worker."""
 JobFunction = Callable[[Train, IsStopped], None]
 """Function that trains runs by its first argument; `is_stopped` is its second one, or one that is true earlier."""
-_STOPPED = JobResult(-signal.SIGTERM, "")
+_STOPPED = JobResult(-signal.SIGTERM, "", End.INTERRUPTED)
 
 
 def train_in_subprocess(run: RunJob, log: Path, is_stopped: IsStopped, folder: str | None = None) -> JobResult:
@@ -82,13 +87,15 @@ def train_in_subprocess(run: RunJob, log: Path, is_stopped: IsStopped, folder: s
     """
     if not _wait_until_free(run, is_stopped):
         return _STOPPED
-    with log.open("wb") as output:
+    reading, writing = os.pipe()
+    with log.open("wb") as output, open(writing, "wb"):
         # Ctrl-C reaches this process alone, which then stops the others.
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "flows.cli", "train", "--run", run.name, *run.arguments],
             cwd=folder,
             # The bits of its results must not depend on what this process has computed before.
-            env=environment_without_instructions(),
+            env={**environment_without_instructions(), END_PIPE: str(writing)},
+            pass_fds=(writing,),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -106,7 +113,11 @@ def train_in_subprocess(run: RunJob, log: Path, is_stopped: IsStopped, folder: s
             process.kill()
             process.wait()
         release()
-    return JobResult(process.returncode, log.read_text(encoding="utf-8", errors="replace"))
+    # A process that it has left behind may hold the pipe open: do not wait for it.
+    os.set_blocking(reading, False)
+    with open(reading, "rb", buffering=0) as pipe:
+        told = pipe.read(_MOST_TOLD) or b""
+    return JobResult.of(process.returncode, log.read_text(encoding="utf-8", errors="replace"), told)
 
 
 def _wait_until_free(run: RunJob, is_stopped: IsStopped) -> bool:
@@ -126,15 +137,16 @@ def _wait_until_free(run: RunJob, is_stopped: IsStopped) -> bool:
     return True
 
 
-def require_trained(run: RunJob, end: JobResult, log: Path) -> None:
+def require_trained(run: RunJob, end: JobResult, log: Path, job: Job) -> None:
     """Raise `StoppedByMemory` if the process of a run lacked memory, `Stopped` if it failed otherwise.
 
     Also raise `Stopped` if this machine does not find the trained run in the store: a worker may use another folder.
     """
     from flows.cli.training import is_finished
 
-    if end.code != 0:
-        message = f"Run {run.name} ended with exit code {end.code}. {end.sentence} Its output is in {log}. {AGAIN}"
+    if end.end is not None:
+        again = AGAIN if FOLLOWS[end.end][job] is Next.RETRY else f"The {job} would end in the same way again."
+        message = f"Run {run.name} ended with exit code {end.code}. {end.sentence} Its output is in {log}. {again}"
         raise (StoppedByMemory if end.code == EXIT_MEMORY else Stopped)(message)
     if not is_finished(run.config, run.name):
         raise Stopped(

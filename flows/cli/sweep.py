@@ -1,6 +1,7 @@
 """The command `eigen sweep`: trains trials, each a set of settings with a run for each seed, and prints their table."""
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import typer
 from rich.console import Console
 
 from eigen_core.checkpoint.store import check_run_name, is_remote, run_root
-from eigen_core.common.errors import InputError
+from eigen_core.common.errors import FOLLOWS, End, InputError, Next, end_of
 from eigen_core.common.text import install_command
 from flows.cli.common import LARGEST, Json, RunOptions, RunsOn, examples, number, option, run_options
 from flows.cli.console import PlainTable, attributes, output_console, print_json, print_line
@@ -72,6 +73,12 @@ def sweep(
         print_json(results_document(given, results))
     else:
         print_results(console, results)
+    if all(one.value is None for one in results):
+        ends = Counter(one.state for one in results)
+        said = ", ".join(f"{number} {state}" for state, number in ends.items())
+        raise InputError(
+            f"No trial of sweep '{name}' finished ({said}): begin another one with values that can be trained."
+        )
 
 
 # Reading a run in a bucket takes several requests: only one of this many polls reads it.
@@ -121,7 +128,7 @@ class Sweep:
 class TrialResult:
     number: int
     state: str
-    """finished, pruned (stopped early), refused (its settings cannot be trained) or unfinished."""
+    """finished, pruned (stopped early), unfinished, or the `End` that is recorded: no run of the trial is trained."""
     settings: Mapping[str, Any]
     champions: Mapping[int, Sequence[float]]
     """By the seed of each run that has a checkpoint: validation fitness of the champion after each generation."""
@@ -190,7 +197,7 @@ class _Trials:
             ]
         except InputError as error:
             # The values of the varied settings contradict each other.
-            return self._refused(number, str(error))
+            return self._recorded(number, end_of(error), str(error))
 
         def is_behind() -> bool:
             reached = sweep.champions_of(runs[0].name)
@@ -211,18 +218,21 @@ class _Trials:
                     self._study.prune(number)
                 return "pruned"
             if end is not None:
-                if end.refused and not Run(run.config.checkpoint, run.name).exists:
-                    return self._refused(number, end.sentence)
-                require_trained(run, end, log)
+                ended = end.end
+                if ended is not None and Run(run.config.checkpoint, run.name).exists:
+                    ended = ended.of_begun_run
+                if ended is not None and FOLLOWS[ended]["sweep"] is Next.RECORD:
+                    return self._recorded(number, ended, end.sentence)
+                require_trained(run, end, log, "sweep")
         value = fmean(sweep.champions_of(run.name)[-1] for run in runs)
         with self._lock:
             self._study.finish(number, value)
         return f"champion validation {value:,.1f}"
 
-    def _refused(self, number: int, reason: str) -> str:
+    def _recorded(self, number: int, end: End, reason: str) -> str:
         with self._lock:
-            self._study.refuse(number, reason)
-        return f"refused: {reason}"
+            self._study.record(number, end, reason)
+        return f"{end}: {reason}"
 
 
 def _results_of(sweep: Sweep, study: "Study") -> list[TrialResult]:
@@ -244,14 +254,15 @@ def print_results(console: Console, results: Sequence[TrialResult]) -> None:
         table.add_row(str(one.number), value + spread, generations, _in_words(one.settings))
     table.print(console)
     finished = sum(one.value is not None for one in results)
-    print_line(
-        console,
-        "Champion validation: mean of a trial's seeds ± their standard deviation. The best of "
-        f"{finished} finished trials is chosen by these values: expect less of it on other days.",
-    )
+    if finished:
+        print_line(
+            console,
+            "Champion validation: mean of a trial's seeds ± their standard deviation. The best of "
+            f"{finished} finished trials is chosen by these values: expect less of it on other days.",
+        )
     for one in results:
         if one.reason is not None:
-            print_line(console, f"Trial {one.number} was refused: {one.reason}")
+            print_line(console, f"Trial {one.number}, {one.state}: {one.reason}")
 
 
 def results_document(sweep: Sweep, results: Sequence[TrialResult]) -> dict[str, Any]:

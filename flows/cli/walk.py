@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from eigen_core.common.errors import InputError, Stopped
+from eigen_core.common.errors import FOLLOWS, InputError, Next, Stopped
 from eigen_core.common.progress import progress_to
 from eigen_core.common.text import percent
 from flows.cli import run_jobs, training
@@ -164,6 +164,8 @@ def _train_one_by_one(planned: "Callable[[], Walk]", name: str, config: "Config"
                 train = training.train_as_flows if with_server else training.train_here
                 train(left, display)
             except Stopped as stop:
+                if FOLLOWS[stop.end]["walk"] is not Next.RETRY:
+                    raise
                 raise type(stop)(f"{stop} Run the same command again to continue the walk.") from stop
     return walk
 
@@ -184,7 +186,7 @@ def _train_side_by_side(
     def train_run(run: RunJob, train: Train, is_stopped: IsStopped) -> None:
         say(f"{run.name} begins")
         log = folder_of(walk) / f"{run.name}.log"
-        run_jobs.require_trained(run, train(run, log, is_stopped), log)
+        run_jobs.require_trained(run, train(run, log, is_stopped), log, "walk")
         say(f"{run.name} is finished")
 
     with run_jobs.job_executor(jobs, runs_on) as in_threads:

@@ -21,7 +21,7 @@ from prefect.states import Cancelled, Completed, Failed
 from eigen_core.checkpoint.locks import InUseError
 from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.checkpoint.store import StoreUnavailableError, store_from_environment
-from eigen_core.common.errors import InputError
+from eigen_core.common.errors import FOLLOWS, End, InputError, Next, end_of
 from eigen_core.common.process import set_umask, stop_requests_unmasked
 from eigen_core.config import Config, merge
 from eigen_core.config.explain import flatten
@@ -49,7 +49,7 @@ STOP_REQUESTS = (TerminationSignal, Pause)
 R = TypeVar("R")
 
 # After these states the schedule is switched off: there is nothing to resume, or a user must act first.
-_LAST_NAMES = (flow_runs.FINISHED_NAME, flow_runs.NOTHING_NAME, flow_runs.BLOCKED_NAME, flow_runs.PLAN_NAME)
+_LAST_NAMES = (flow_runs.FINISHED_NAME, flow_runs.NOTHING_NAME, flow_runs.BLOCKED_NAME)
 
 
 @dataclass(frozen=True)
@@ -266,10 +266,10 @@ def train_flow_run(config: Config, run: str | None, *, resume: bool) -> State[No
         raise
     except journals.BlockedError as error:
         ended = Failed(name=flow_runs.BLOCKED_NAME, message=str(error), data=error)
-    except InputError:
-        # With `resume` the schedule stays on: the run can be trained again once its store or its data are corrected.
-        if not resume:
-            flow_runs.switch_schedule(False)
+    except (InputError, FloatingPointError) as error:
+        end = end_of(error)
+        # A run that had begun can be trained again once its store or its data are corrected.
+        _switch_schedule_after(end.of_begun_run if resume else end)
         raise
     if ended is None or ended.name in _LAST_NAMES:
         flow_runs.switch_schedule(False)
@@ -293,6 +293,7 @@ def _train(run: ChosenRun) -> State[None] | None:
             )
         except RunTooLargeError as error:
             pages.show_plan(error.run_plan)
+            _switch_schedule_after(error.end)
             return Failed(name=flow_runs.PLAN_NAME, message=str(error), data=error)
         except MemoryGuardError as error:
             pages.ended(str(error))
@@ -302,6 +303,11 @@ def _train(run: ChosenRun) -> State[None] | None:
     return Completed(
         name=flow_runs.FINISHED_NAME, message=f"Run {run.name} has all {run.config.generations} generations."
     )
+
+
+def _switch_schedule_after(end: End) -> None:
+    if FOLLOWS[end]["flow"] is not Next.RETRY:
+        flow_runs.switch_schedule(False)
 
 
 def _run_phase(phase: str, generation: int, compute: Callable[[], R]) -> R:

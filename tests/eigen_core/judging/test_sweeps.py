@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from eigen_core.common.errors import InputError
+from eigen_core.common.errors import End, InputError
 from eigen_core.config.loading import load_config
 
 pytest.importorskip("optuna")
@@ -107,9 +107,9 @@ def test_nothing_is_pruned_where_that_is_off_and_a_refusal_keeps_its_reason(tmp_
         assert not study.is_behind(number, [value] * 4)
         study.finish(number, value)
     assert study.suggest() == 6
-    study.refuse(6, "They contradict each other.")
+    study.record(6, End.DIVERGED, "They contradict each other.")
     trial = Study(tmp_path / "a.db", never).trials()[6]
-    assert (study.state_of(trial), study.reason_of(trial)) == ("refused", "They contradict each other.")
+    assert (study.state_of(trial), study.reason_of(trial)) == ("diverged", "They contradict each other.")
 
 
 def test_another_definition_is_refused(tmp_path: Path) -> None:

@@ -1,21 +1,16 @@
 """Sweeps and walks whose runs are processes: killed and continued, refused, trained by workers."""
 
-import errno
 import json
 import os
-import shutil
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from cli_cases import document, eigen, refused
 from dask_cases import WAIT_SECONDS, dask, dask_worker, free_address, wait_until
 from flow_cases import eigen_environment, run_eigen, small_settings, started, wait_for_generation
 from gcs_emulator import GcsEmulator
-from plan_cases import pretended_probe
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
 from prefect.settings import PREFECT_API_URL, temporary_settings
@@ -25,16 +20,12 @@ from record_cases import snapshot_of_records, telemetry
 from eigen_core.checkpoint.run_contents import RunContents, RunLocation
 from eigen_core.checkpoint.session import create_run, open_session
 from eigen_core.checkpoint.store import open_store
-from eigen_core.common.errors import InputError, Stopped
-from eigen_core.common.files import explained
+from eigen_core.common.errors import End, Stopped
 from eigen_core.config.loading import load_config
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.judging.walk_forward import plan_walk, with_purge
 from eigen_core.market import build_panel
-from eigen_core.planning.run_plan import RunTooLargeError, require_fit
 from eigen_core.runs.handle import Run, runs_in, status_of
-from eigen_core.task import open_data
-from flows.cli.common import EXIT_BAD_INPUT, EXIT_MEMORY
 from flows.cli.run_jobs import IsStopped, JobResult, RunJob
 from flows.server.flows import train_flow
 
@@ -48,7 +39,7 @@ def test_a_sweep_that_was_stopped_goes_on_and_prunes_a_trial_that_falls_behind(m
         if stops:
             raise stops.pop()
         if is_stopped():
-            return JobResult(-signal.SIGTERM, "")
+            return JobResult(-signal.SIGTERM, "", End.INTERRUPTED)
         config = run.config.model_dump(mode="json")
         create_run(RunLocation.of(run.config.checkpoint, run.name), config)
         with open_session(run.config.checkpoint, run.name) as session:
@@ -67,47 +58,13 @@ def test_a_sweep_that_was_stopped_goes_on_and_prunes_a_trial_that_falls_behind(m
     assert [run["run"] for run in found["trials"][0]["runs"]] == ["mine-000-s1", "mine-000-s2"]
 
 
-def no_room(run: RunJob) -> None:
-    require_fit(run.config, open_data(run.config), run.name)
-
-
-def no_space_left(run: RunJob) -> None:
-    with explained("write", Path(run.name)):
-        raise OSError(errno.ENOSPC, "no space")
-
-
-@pytest.mark.usefixtures("user_folder")
-@pytest.mark.parametrize(("refusal", "code"), [(no_room, EXIT_MEMORY), (no_space_left, EXIT_BAD_INPUT)])
-def test_a_full_disk_stops_a_sweep_at_its_first_trial_which_is_not_refused(
-    refusal: Callable[[RunJob], None], code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("optuna")
-    begun = []
-
-    def train(run: RunJob, _: Path, __: IsStopped) -> JobResult:
-        begun.append(run.name)
-        with pytest.raises((RunTooLargeError, InputError)) as refused:
-            refusal(run)
-        return JobResult(code, f"eigen: {refused.value}")
-
-    monkeypatch.setattr("eigen_core.planning.run_plan.probe", pretended_probe)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
-    monkeypatch.setattr("flows.cli.run_jobs.train_in_subprocess", train)
-    for _ in range(2):
-        ended = eigen("sweep", "mine", "--vary", "learner.gamma=0.9:0.99", "--trials", "3", *small_settings())
-        assert ended.exit_code in (1, 3)
-        assert "Free some" in ended.stderr
-        assert "Run the same command again to continue." in ended.stderr
-    assert begun == ["mine-000-s1"] * 2
-
-
 @pytest.mark.thorough
 def test_what_a_trial_prints_as_it_is_refused_is_shown(with_server: dict[str, str], tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     command = ["sweep", "mine", "--vary", "learner.tau=0.01", "--trials", "1", *small_settings()]
     command += ["--data", "nowhere.csv"]
-    ended = run_eigen(command, environment=with_server, folder=tmp_path, timeout=300.0, code=0)
-    assert "Trial 0 was refused: " in ended.stdout
+    ended = run_eigen(command, environment=with_server, folder=tmp_path, timeout=300.0, code=2)
+    assert "Trial 0, refused: " in ended.stdout
     assert "nowhere.csv" in ended.stdout
     assert runs_in(str(tmp_path / "runs")) == []
 

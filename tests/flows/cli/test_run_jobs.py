@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from flow_cases import eigen_environment
 
-from eigen_core.common.errors import InputError, Stopped, StoppedByMemory
+from eigen_core.common.errors import End, InputError, Stopped, StoppedByMemory
 from eigen_core.common.process import MKL_MODE, STRICT, TORCH_CAPABILITY, use_instructions
 from flows.cli.run_jobs import (
     IsStopped,
@@ -43,7 +43,7 @@ def test_a_run_that_is_refused_ends_with_its_sentence(
     monkeypatch.setattr("os.environ", eigen_environment(tmp_path))
     refused = RunJob(run.name, run.config, [*run.arguments, "--set", "learner.tau=7"])
     end = train_in_subprocess(refused, tmp_path / "run.log", lambda: False)
-    assert end.refused
+    assert end.end is End.REFUSED
     assert "learner.tau" in end.sentence
     assert "learner.tau" in (tmp_path / "run.log").read_text()
     assert not (tmp_path / "runs").exists()
@@ -53,7 +53,7 @@ def test_a_run_that_is_stopped_leaves_no_process(run: RunJob, tmp_path: Path, mo
     monkeypatch.setattr("os.environ", eigen_environment(tmp_path))
     end = train_in_subprocess(run, tmp_path / "run.log", lambda: True)
     assert end.code not in (0, None)
-    assert not end.refused
+    assert end.end is End.INTERRUPTED
 
 
 def failing() -> None:
@@ -112,14 +112,14 @@ def test_a_run_is_not_given_the_instructions_that_this_process_computes_with(
     ("end", "error", "sentence"),
     [
         (JobResult(0, ""), Stopped, "runs does not have it: give --store a bucket"),
-        (JobResult(1, "x\neigen: No luck.\ny"), Stopped, r"exit code 1\. No luck\. Its output is in .*mine\.log"),
-        (JobResult(3, "eigen: Too large."), StoppedByMemory, r"Too large\."),
+        (JobResult(1, "x", End.OTHER, "No luck."), Stopped, r"exit code 1\. No luck\. Its output is in .*mine\.log"),
+        (JobResult(3, "x", End.GUARD, "Too large."), StoppedByMemory, r"Too large\."),
     ],
 )
 def test_what_is_not_trained_to_its_end_is_refused(
     run: RunJob, tmp_path: Path, end: JobResult, error: type[Stopped], sentence: str
 ) -> None:
     with pytest.raises(error, match=sentence) as raised:
-        require_trained(run, end, tmp_path / "mine.log")
+        require_trained(run, end, tmp_path / "mine.log", "sweep")
     assert type(raised.value) is error
     assert str(raised.value).endswith("Run the same command again to continue.")
