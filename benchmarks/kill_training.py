@@ -11,7 +11,7 @@ import torch
 from eigen_core.checkpoint import gcs
 from eigen_core.checkpoint.run_contents import RunContents
 from eigen_core.checkpoint.session import open_session
-from eigen_core.checkpoint.store import open_store
+from eigen_core.checkpoint.store_location import open_store
 from eigen_core.config.loading import config_from_values
 from eigen_core.generation import evaluate, evolve, restore, snapshot, snapshot_form, start_training, train
 from eigen_core.market import build_panel

@@ -17,7 +17,7 @@ from eigen_core.checkpoint.session import take_lease
 from eigen_core.common.errors import InputError
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.config.stored import config_from_stored
-from eigen_core.judging.evaluation_log import evaluation_log_damages
+from eigen_core.runs.evaluation_log import evaluation_log_damages
 from eigen_core.runs.handle import Run, runs_in
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")

@@ -17,15 +17,15 @@ from eigen_core import generation as phases
 from eigen_core.checkpoint.run_directory import SavedGeneration
 from eigen_core.checkpoint.session import RunSession, open_session
 from eigen_core.checkpoint.snapshot import Snapshot
-from eigen_core.checkpoint.store import StoreUnavailableError, open_store
+from eigen_core.checkpoint.store import StoreUnavailableError
+from eigen_core.checkpoint.store_location import open_store
 from eigen_core.common.errors import WorkerLostError
 from eigen_core.common.records import HoldoutResult, Telemetry
-from eigen_core.common.text import duration, size
+from eigen_core.common.text import duration, in_words, size
 from eigen_core.config import Config
 from eigen_core.config.machine_settings import machine_values
 from eigen_core.config.stored import stored_values
 from eigen_core.generation import TrainingState, record_telemetry, resolve_device, restore, snapshot, snapshot_form
-from eigen_core.judging.evaluation_log import keep_look
 from eigen_core.machine import MemoryGuard, MemoryGuardError, release_free_memory, tune_allocator
 from eigen_core.machine.gpu import visible_gpus
 from eigen_core.machine.performance import computing_threads
@@ -33,8 +33,8 @@ from eigen_core.machine.profiling import profiled
 from eigen_core.memory_watch import MemoryWatch
 from eigen_core.planning.memory_parts import local_worker_count
 from eigen_core.planning.run_plan import require_fit
-from eigen_core.reporting.drawing import Drawing, DrawingError
-from eigen_core.reporting.tables import in_words
+from eigen_core.runs.drawing import Drawing, DrawingError
+from eigen_core.runs.evaluation_log import keep_look
 from eigen_core.runs.handle import Run
 from eigen_core.runs.journals import goodput_recorded, remember_own_settings
 from eigen_core.runs.listener import Listener, Training, active_listeners

@@ -53,10 +53,8 @@ from eigen_core.checkpoint.store import (
     StoredObject,
     StoreUnavailableError,
     check_run_name,
-    is_remote,
-    open_store,
-    run_root,
 )
+from eigen_core.checkpoint.store_location import is_remote, open_store, run_root
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import size as in_mb
 from eigen_core.config.model import CheckpointConfig

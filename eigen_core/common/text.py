@@ -3,8 +3,9 @@
 import json
 import re
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import islice
 
 from pydantic import JsonValue
 
@@ -99,6 +100,12 @@ def ratio(value: float) -> str:
 def count(amount: int, noun: str) -> str:
     """Format a number with a noun, which gets an "s" unless the number is 1: "1 generation", "12 generations"."""
     return f"{amount:,} {noun}" if amount == 1 else f"{amount:,} {noun}s"
+
+
+def in_words(statistics: Mapping[str, float]) -> str:
+    """Return the first three `statistics`, values by name, as text: "trades 60.3, win rate 0.48, idle days 12"."""
+    shown = islice(statistics.items(), 3)
+    return ", ".join(f"{name.replace('_', ' ')} {number(value)}" for name, value in shown)
 
 
 def listed(items: Sequence[str], most: int) -> str:

@@ -13,7 +13,7 @@ import torch
 from eigen_core.checkpoint.export import CHAMPION, stored_weights
 from eigen_core.checkpoint.manifest import Manifest
 from eigen_core.checkpoint.run_contents import RunContents
-from eigen_core.checkpoint.store import open_store
+from eigen_core.checkpoint.store_location import open_store
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import explained, replacing
 from eigen_core.common.records import parse_history
@@ -23,11 +23,11 @@ from eigen_core.config.loading import config_from_values, differing_keys, parse_
 from eigen_core.config.registry import has_prices
 from eigen_core.generation.state import resolve_device
 from eigen_core.judging.backtest import SpanResult, task_backtest
-from eigen_core.judging.evaluation_log import Looks, keep_look, looks_at
 from eigen_core.judging.statistics import sharpe_ratio
 from eigen_core.judging.verdicts import Verdict, draws_for, judge_of
 from eigen_core.machine.performance import computing_threads
 from eigen_core.market import Panel, build_panel
+from eigen_core.runs.evaluation_log import Looks, keep_look, looks_at
 from eigen_core.runs.handle import Run, RunStatus
 from eigen_core.trading.equity import daily_rates, share_of
 from eigen_core.trading.metrics import drawdowns

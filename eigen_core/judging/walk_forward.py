@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from eigen_core.checkpoint.integrity import checksummed, parse_checksummed
-from eigen_core.checkpoint.store import WALKS, MissingObjectError, Store, check_run_name, open_store, run_root
+from eigen_core.checkpoint.store import WALKS, MissingObjectError, Store, check_run_name
+from eigen_core.checkpoint.store_location import open_store, run_root
 from eigen_core.common.errors import InputError
 from eigen_core.config import BatchSamplingConfig, Config, merge
 from eigen_core.config.loading import config_from_values

@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 
-from eigen_core.checkpoint.store import is_remote
+from eigen_core.checkpoint.store_location import is_remote
 from eigen_core.common.text import BYTES_PER_MB
 from eigen_core.config import Config
 from eigen_core.config.registry import tracker_class

@@ -11,7 +11,8 @@ from typing import Literal
 
 import torch
 
-from eigen_core.checkpoint.store import ANOTHER_FOLDER, run_root
+from eigen_core.checkpoint.store import ANOTHER_FOLDER
+from eigen_core.checkpoint.store_location import run_root
 from eigen_core.common.errors import End, InputError
 from eigen_core.common.files import nearest_existing
 from eigen_core.common.text import percent, size

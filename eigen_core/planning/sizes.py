@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, Self
 import torch
 
 from eigen_core.checkpoint.run_contents import kept_generations
-from eigen_core.checkpoint.store import is_remote
+from eigen_core.checkpoint.store_location import is_remote
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import size
 from eigen_core.config import Config

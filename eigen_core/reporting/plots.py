@@ -1,9 +1,14 @@
 """The plots of a training run: one function and one PNG file each."""
 
+import json
+import os
+import sys
+import tempfile
 from collections.abc import Mapping, Sequence
-from itertools import cycle
+from itertools import cycle, islice
 from pathlib import Path
 from textwrap import fill
+from zipfile import ZipFile
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,6 +22,7 @@ from eigen_core.common.records import (
     Link,
     Member,
     Origin,
+    RecordLog,
     Telemetry,
     champion_path,
     links,
@@ -54,6 +60,8 @@ from eigen_core.reporting.style import (
 )
 from eigen_core.reporting.tables import FITNESS_PLOT, NO_GENERATION, champion_in_words, diversity_sentence
 
+# The scheduler of the system then prefers a training on all cores.
+_NICENESS = 10
 # A slope over fewer generations is noise.
 _SLOPE_GENERATIONS = 10
 _TIMED_PHASES = ("evaluate", "train", "evolve", "checkpoint")
@@ -403,3 +411,21 @@ def _explain(axes: Axes, present: set[Origin], *, champion: bool) -> None:
         columnspacing=1.6,
         borderaxespad=0.2,
     )
+
+
+def main() -> None:
+    """Draw the plots of a run for `eigen_core.runs.drawing`.
+
+    Standard input has lines of JSON: the number of generation records and the learner's curves, the records, and the
+    telemetry. Standard output, a ZIP archive of the plots, is a file rather than a pipe: it does not block if the
+    process that trains is killed.
+    """
+    os.nice(_NICENESS)
+    lines = (line.rstrip(b"\n") for line in sys.stdin.buffer)
+    head = json.loads(next(lines))
+    history = RecordLog.of_lines(GenerationRecord, islice(lines, head["records"]))
+    telemetry = RecordLog.of_lines(Telemetry, lines)
+    curves = [Curve(**curve) for curve in head["curves"]]
+    with tempfile.TemporaryDirectory(prefix="eigen-") as folder, ZipFile(sys.stdout.buffer, "w") as drawn:
+        for path in write_plots(history, telemetry, Path(folder), curves):
+            drawn.write(path, path.name)

@@ -13,7 +13,7 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from eigen_core.checkpoint.run_contents import no_such_run
-from eigen_core.checkpoint.store import open_store
+from eigen_core.checkpoint.store_location import open_store
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import explained, replacing, require_place
 from eigen_core.common.text import count, money, number, percent, ratio
@@ -22,7 +22,6 @@ from eigen_core.config.explain import explain, settings
 from eigen_core.config.machine_settings import MACHINE_SETTINGS
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.judging.backtest import SpanResult
-from eigen_core.judging.evaluation_log import Looks
 from eigen_core.judging.run_backtests import Backtest, backtest
 from eigen_core.judging.statistics import FEWEST_DAYS
 from eigen_core.judging.verdicts import Verdict
@@ -45,6 +44,7 @@ from eigen_core.reporting.report_plots import (
 from eigen_core.reporting.style import CHAMPION
 from eigen_core.reporting.tables import Row, markdown_table
 from eigen_core.reporting.walk_report import WalkResult, play_walk
+from eigen_core.runs.evaluation_log import Looks
 from eigen_core.runs.handle import Run, RunStatus, status_of
 from eigen_core.trading import EquityCurve
 from eigen_core.trading.metrics import Metrics

@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import islice
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -25,7 +24,7 @@ from eigen_core.common.text import (
     count,
     duration,
     exact_clock,
-    number,
+    in_words,
     percent,
     reward,
     rough_duration,
@@ -216,12 +215,6 @@ def holdout_sentence(result: HoldoutResult) -> str:
         f"{reward(min(rewards))} to {reward(max(rewards))}, and it beats "
         f"{percent(result.share_of_random_beaten, 0)} of them."
     )
-
-
-def in_words(statistics: Mapping[str, float]) -> str:
-    """Return the first three `statistics`, values by name, as text: "trades 60.3, win rate 0.48, idle days 12"."""
-    shown = islice(statistics.items(), 3)
-    return ", ".join(f"{name.replace('_', ' ')} {number(value)}" for name, value in shown)
 
 
 def history_frame(

@@ -13,7 +13,8 @@ from eigen_core.checkpoint.integrity import CONFIG_NAME, DamagedGenerationError,
 from eigen_core.checkpoint.locks import is_live
 from eigen_core.checkpoint.manifest import Manifest
 from eigen_core.checkpoint.run_contents import RunContents, RunLocation, list_runs, newest_of, no_such_run
-from eigen_core.checkpoint.store import MissingObjectError, StoreUnavailableError, is_remote, open_store, store_folder
+from eigen_core.checkpoint.store import MissingObjectError, StoreUnavailableError
+from eigen_core.checkpoint.store_location import is_remote, open_store, store_folder
 from eigen_core.checkpoint.uploads import UploadStatus, read_status
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import (

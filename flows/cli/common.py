@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
 import typer
 
-from eigen_core.checkpoint.store import StoreUnavailableError, store_from_environment
+from eigen_core.checkpoint.store import StoreUnavailableError
+from eigen_core.checkpoint.store_location import store_from_environment
 from eigen_core.common.errors import InputError, Stopped, StoppedByMemory, end_of
 from eigen_core.common.text import size
 from flows.cli.console import say

@@ -18,15 +18,8 @@ from typing import TYPE_CHECKING, Literal
 import typer
 from rich.console import Console
 
-from eigen_core.checkpoint.store import (
-    ANOTHER_FOLDER,
-    LocalStore,
-    StoreUnavailableError,
-    call_with_timeout,
-    is_remote,
-    open_store,
-    run_root,
-)
+from eigen_core.checkpoint.store import ANOTHER_FOLDER, LocalStore, StoreUnavailableError, call_with_timeout
+from eigen_core.checkpoint.store_location import is_remote, open_store, run_root
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import explained, nearest_existing
 from eigen_core.common.text import DISTRIBUTION, percent, size

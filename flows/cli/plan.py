@@ -2,6 +2,8 @@
 
 import json
 import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,9 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from eigen_core.common.errors import InputError
+from eigen_core.common.errors import InputError, StoppedByMemory
 from eigen_core.common.text import rough_duration, size
-from flows.cli.common import EXIT_MEMORY, LARGEST, Json, RunOptions, examples, number, require_addresses, run_options
+from flows.cli.common import (
+    EXIT_MEMORY,
+    LARGEST,
+    MEMORY_ADVICE,
+    Json,
+    RunOptions,
+    examples,
+    number,
+    require_addresses,
+    run_options,
+)
 from flows.cli.console import PlainTable, attributes, print_fact, print_line, print_result, progress_shown
 from flows.server.prefect_settings import prepare_environment
 
@@ -87,6 +99,58 @@ def print_plan(console: Console, config: "Config", run_plan: "RunPlan") -> None:
     _print_disk(console, config, run_plan.disk)
     for index, limit in enumerate(filter(None, (*run_plan.limits, run_plan.device_limit))):
         _print_fact(console, "" if index else "limits", str(limit))
+
+
+@contextmanager
+def refused_with_its_plan(config: "Config", console: Console) -> Iterator[None]:
+    """Raise `StoppedByMemory` if the block finds that the run does not fit (and print its plan), or lacks memory."""
+    try:
+        yield
+    except Exception as error:
+        # Imported here because they need torch.
+        from eigen_core.machine.allocation import is_out_of_memory
+        from eigen_core.planning.run_plan import RunTooLargeError
+
+        if isinstance(error, RunTooLargeError):
+            print_plan(console, config, error.run_plan)
+            raise StoppedByMemory(str(error)) from error
+        if is_out_of_memory(error):
+            raise StoppedByMemory(f"There is not enough memory to prepare the run. {MEMORY_ADVICE}") from error
+        raise
+
+
+def require_trainable(config: "Config", name: str) -> "tuple[Sequence[str], RunPlan]":
+    """Check that this machine can train the run `name` with a configuration; write nothing.
+
+    Returns the description of the data, in sentences, and the plan of the run.
+
+    Raises:
+        InputError: the data or the configuration cannot be used, the run was trained on other data, a tracker is not
+            installed, or the Dask scheduler does not answer.
+        RunTooLargeError: the run does not fit into memory or disk.
+    """
+    from eigen_core.checkpoint.integrity import DamagedGenerationError
+    from eigen_core.config.registry import tracker_class
+    from eigen_core.generation import require_same_data, start_training
+    from eigen_core.planning.run_plan import require_fit
+    from eigen_core.runs.handle import Run
+    from eigen_core.task import open_data
+    from eigen_core.workers import workers_of
+
+    for tracker in config.reporting.trackers:
+        tracker_class(tracker)
+    if config.scheduler is not None:
+        # Refused here if it cannot be reached: the flow would find out when the run has been made.
+        workers_of(config.scheduler)
+    data = open_data(config)
+    run_plan = require_fit(config, data, name)
+    state, newest = start_training(config, data.content), Run(config.checkpoint, name).newest
+    if newest is not None:
+        contents, manifest = newest
+        # Damage is reported when the run is resumed, from the generation before.
+        with suppress(DamagedGenerationError, KeyError):
+            require_same_data(state, contents.document(manifest, "state"), manifest.generation)
+    return data.lines, run_plan
 
 
 def plan_document(config: "Config", run_plan: "RunPlan") -> dict[str, Any]:

@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 import typer
 from rich.console import Console
 
-from eigen_core.checkpoint.store import check_run_name, default_run_name, is_remote, store_folder
+from eigen_core.checkpoint.store import check_run_name, default_run_name
+from eigen_core.checkpoint.store_location import is_remote, store_folder
 from eigen_core.common.errors import InputError, Stopped
 from eigen_core.common.text import rough_duration
 from flows.cli.common import EXIT_OTHER, Json, RunName, RunOptions, examples, flag, option, run_options
@@ -295,7 +296,7 @@ def launch(*, options: RunOptions) -> None:
 
     _environment()
     from eigen_core.runs.handle import Run, require_store
-    from flows.cli.training import refused_with_its_plan, require_trainable
+    from flows.cli.plan import refused_with_its_plan, require_trainable
     from flows.server import deployments, state_directory
 
     home = _state_directory()

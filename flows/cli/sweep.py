@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from eigen_core.checkpoint.store import check_run_name, is_remote, run_root
+from eigen_core.checkpoint.store import check_run_name
+from eigen_core.checkpoint.store_location import is_remote, run_root
 from eigen_core.common.errors import FOLLOWS, End, InputError, Next, end_of
 from eigen_core.common.text import install_command
 from flows.cli.common import LARGEST, Json, RunOptions, RunsOn, examples, number, option, run_options

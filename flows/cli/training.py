@@ -3,20 +3,20 @@
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Console
 
-from eigen_core.checkpoint.store import StoreUnavailableError, check_run_name, default_run_name, is_remote, open_store
+from eigen_core.checkpoint.store import StoreUnavailableError, check_run_name, default_run_name
+from eigen_core.checkpoint.store_location import is_remote, open_store
 from eigen_core.common.errors import InputError, SchedulerLostError, Stopped, StoppedByMemory, WorkerLostError
 from eigen_core.common.process import set_umask
 from eigen_core.common.progress import progress_to
 from eigen_core.runs.listener import observed_by
 from flows.cli.common import (
-    MEMORY_ADVICE,
     RunName,
     RunOptions,
     examples,
@@ -27,7 +27,7 @@ from flows.cli.common import (
     store_of,
 )
 from flows.cli.console import ConsoleHandler, Display, display_on, output_console, print_line, say, stop_signals
-from flows.cli.plan import print_plan
+from flows.cli.plan import refused_with_its_plan, require_trainable
 from flows.cli.runs import command_for, print_ending
 from flows.cli.server import print_run_page
 from flows.server.prefect_settings import prepare_environment
@@ -35,7 +35,6 @@ from flows.server.prefect_settings import prepare_environment
 if TYPE_CHECKING:
     from eigen_core.config import Config
     from eigen_core.config.model import CheckpointConfig
-    from eigen_core.planning.run_plan import RunPlan
 
 
 @examples(
@@ -181,58 +180,6 @@ def is_finished(config: "Config", name: str) -> bool:
 
     run = Run(config.checkpoint, name)
     return run.is_complete(config) and run.is_in_store()
-
-
-@contextmanager
-def refused_with_its_plan(config: "Config", console: Console) -> Iterator[None]:
-    """Raise `StoppedByMemory` if the block finds that the run does not fit (and print its plan), or lacks memory."""
-    try:
-        yield
-    except Exception as error:
-        # Imported here because they need torch.
-        from eigen_core.machine.allocation import is_out_of_memory
-        from eigen_core.planning.run_plan import RunTooLargeError
-
-        if isinstance(error, RunTooLargeError):
-            print_plan(console, config, error.run_plan)
-            raise StoppedByMemory(str(error)) from error
-        if is_out_of_memory(error):
-            raise StoppedByMemory(f"There is not enough memory to prepare the run. {MEMORY_ADVICE}") from error
-        raise
-
-
-def require_trainable(config: "Config", name: str) -> "tuple[Sequence[str], RunPlan]":
-    """Check that this machine can train the run `name` with a configuration; write nothing.
-
-    Returns the description of the data, in sentences, and the plan of the run.
-
-    Raises:
-        InputError: the data or the configuration cannot be used, the run was trained on other data, a tracker is not
-            installed, or the Dask scheduler does not answer.
-        RunTooLargeError: the run does not fit into memory or disk.
-    """
-    from eigen_core.checkpoint.integrity import DamagedGenerationError
-    from eigen_core.config.registry import tracker_class
-    from eigen_core.generation import require_same_data, start_training
-    from eigen_core.planning.run_plan import require_fit
-    from eigen_core.runs.handle import Run
-    from eigen_core.task import open_data
-    from eigen_core.workers import workers_of
-
-    for tracker in config.reporting.trackers:
-        tracker_class(tracker)
-    if config.scheduler is not None:
-        # Refused here if it cannot be reached: the flow would find out when the run has been made.
-        workers_of(config.scheduler)
-    data = open_data(config)
-    run_plan = require_fit(config, data, name)
-    state, newest = start_training(config, data.content), Run(config.checkpoint, name).newest
-    if newest is not None:
-        contents, manifest = newest
-        # Damage is reported when the run is resumed, from the generation before.
-        with suppress(DamagedGenerationError, KeyError):
-            require_same_data(state, contents.document(manifest, "state"), manifest.generation)
-    return data.lines, run_plan
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from flows.cli import run_jobs, training
 from flows.cli.common import Json, RunOptions, RunsOn, examples, number, option, run_options
 from flows.cli.console import PlainTable, attributes, output_console, print_fact, print_line, print_result
 from flows.cli.judging import COMPARED, account_document, accounts_of, print_metrics
+from flows.cli.plan import refused_with_its_plan, require_trainable
 from flows.cli.run_jobs import IsStopped, RunJob, Train
 
 if TYPE_CHECKING:
@@ -151,9 +152,9 @@ def _train_one_by_one(planned: "Callable[[], Walk]", name: str, config: "Config"
             return walk
         run, settings = left[0]
         with_server = training.answering_server()
-        with training.refused_with_its_plan(settings, console):
+        with refused_with_its_plan(settings, console):
             with progress_to(display):
-                display.describe(*training.require_trainable(settings, run))
+                display.describe(*require_trainable(settings, run))
             save_walk(walk)
             display.headings = {
                 walk.run_of(fold, seed): f"{walk.run_of(fold, seed)}: trained to {fold.train.last}, plays {fold.played}"

@@ -24,14 +24,16 @@ from prefect.exceptions import ObjectNotFound
 from prefect.logging import get_logger, get_run_logger
 from prefect.states import Cancelled, Crashed, Running
 
+from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.checkpoint.store import StoreUnavailableError, default_run_name
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import GenerationRecord, HoldoutResult, Telemetry
 from eigen_core.config import Config
+from eigen_core.runs.journals import remember_stop
 from eigen_core.runs.listener import Listener, Training
 from flows.server.artifacts import Reporter, client_or_warning, require_server, server_is_there
 from flows.server.prefect_internals import CANCELLED_BY_LIMIT
-from flows.server.state_directory import ProcessRecord, StateDirectory, wait_until
+from flows.server.state_directory import ProcessRecord, StateDirectory, as_worker_sees, of_this_machine, wait_until
 
 if TYPE_CHECKING:
     from eigen_core.runs.journals import Start
@@ -419,12 +421,22 @@ def stop_resuming(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) ->
 
 
 def _record_stop(flow_run: FlowRun, home: StateDirectory, worker: ProcessRecord | None = None) -> None:
-    run = trained_run(flow_run)
-    if run is not None:
-        # Imported here because it loads torch.
-        from flows.server.training_flow import record_stop
+    """Record in the store of a flow run's run, if it names one, that a user has cancelled it.
 
-        record_stop(run, home, worker)
+    It is the store that `eigen launch` recorded in `home`, else that of `worker`, the ended worker of `home` (None:
+    that of this process). Parameters of a flow run are untrusted: they never name a store to write to.
+    """
+    run = trained_run(flow_run)
+    if run is None:
+        return
+    launched = home.launch_settings(run)
+    if worker is None:
+        config = of_this_machine(Config(), launched)
+    else:
+        config = as_worker_sees(Config.model_validate({"checkpoint": launched.get("checkpoint", {})}), worker)
+    location = RunLocation.of(config.checkpoint, run)
+    if location.exists():
+        remember_stop(location)
 
 
 def schedule_of(found: DeploymentResponse) -> DeploymentSchedule | None:

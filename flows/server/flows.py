@@ -13,7 +13,7 @@ from pydantic import Field, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from eigen_core.checkpoint.store import store_from_environment
+from eigen_core.checkpoint.store_location import store_from_environment
 from eigen_core.common.process import stop_requests_raised
 from eigen_core.common.text import size
 from eigen_core.config import PRESET_NAMES, VARIANTS, Config, preset_values

@@ -16,10 +16,12 @@ import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from eigen_core.checkpoint.locks import FileLock, ProcessIdentity
-from eigen_core.checkpoint.store import check_run_name, is_remote, store_folder, store_from_environment
+from eigen_core.checkpoint.store import check_run_name
+from eigen_core.checkpoint.store_location import is_remote, store_folder, store_from_environment
 from eigen_core.common.errors import InputError, Stopped
 from eigen_core.common.files import explained, replacing
-from eigen_core.config import Config
+from eigen_core.config import Config, merge
+from eigen_core.config.loading import config_from_values, values_of_environment
 from eigen_core.config.model import CheckpointConfig
 
 Component = Literal["server", "worker"]
@@ -310,3 +312,20 @@ def store_here(worker: ProcessRecord | None, given: str | None = None) -> str:
         return absolute_store(given, folder)
     named = worker.store if worker is not None else store_from_environment(os.environ)
     return absolute_store(named or default, folder)
+
+
+def of_this_machine(config: Config, launched: Mapping[str, Any]) -> Config:
+    """Return a configuration with this machine's settings: from environment variables, overridden by `launched`.
+
+    `launched`: the settings that `eigen launch` has recorded here for the run; a task among them is ignored.
+    """
+    own = merge(values_of_environment(os.environ), {key: value for key, value in launched.items() if key != "task"})
+    workers = {} if own.get("scheduler") is None else {"workers": 0}
+    return with_store_of_environment(config_from_values(merge(config.model_dump(), {**own, **workers})))
+
+
+def with_store_of_environment(config: Config) -> Config:
+    found = store_from_environment(os.environ)
+    if found is None or config.checkpoint.store != CheckpointConfig().store:
+        return config
+    return config_from_values(merge(config.model_dump(), {"checkpoint": {"store": found}}))

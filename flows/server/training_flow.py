@@ -6,7 +6,7 @@ A run "is stopped" if a user has cancelled or suspended it, and nobody has conti
 import logging
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
@@ -20,12 +20,11 @@ from prefect.states import Cancelled, Completed, Failed
 
 from eigen_core.checkpoint.locks import InUseError
 from eigen_core.checkpoint.run_contents import RunLocation
-from eigen_core.checkpoint.store import StoreUnavailableError, store_from_environment
+from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.common.errors import FOLLOWS, End, InputError, Next, end_of
 from eigen_core.common.process import set_umask, stop_requests_unmasked
 from eigen_core.config import Config, merge
 from eigen_core.config.explain import flatten
-from eigen_core.config.loading import config_from_values, values_of_environment
 from eigen_core.config.machine_settings import MACHINE_SETTINGS, TASK_VARIABLE, machine_values
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.machine import MemoryGuardError
@@ -38,7 +37,7 @@ from flows.server import flow_runs
 from flows.server.artifacts import Reporter, retry_once, server_is_there
 from flows.server.pages import RunPages
 from flows.server.prefect_settings import LOGGERS
-from flows.server.state_directory import ProcessRecord, StateDirectory, as_worker_sees
+from flows.server.state_directory import StateDirectory, of_this_machine, with_store_of_environment
 from tasks import TASKS
 
 logger = logging.getLogger(__name__)
@@ -171,22 +170,6 @@ def unfinished_runs(store: str, local: str = CheckpointConfig().local) -> list[s
     return sorted(written, key=lambda name: (written[name], name), reverse=True)
 
 
-def record_stop(run: str, home: StateDirectory, worker: ProcessRecord | None = None) -> None:
-    """Record in the store of run `run` that a user has cancelled it.
-
-    It is the store that `eigen launch` recorded in `home`, else that of `worker`, the ended worker of `home` (None:
-    that of this process). Parameters of a flow run are untrusted: they never name a store to write to.
-    """
-    launched = home.launch_settings(run)
-    if worker is None:
-        config = _of_this_machine(Config(), launched)
-    else:
-        config = as_worker_sees(Config.model_validate({"checkpoint": launched.get("checkpoint", {})}), worker)
-    location = RunLocation.of(config.checkpoint, run)
-    if location.exists():
-        journals.remember_stop(location)
-
-
 def with_own_settings(config: Config, run: str | None) -> Config:
     """Return a flow run's configuration with this machine's settings (`MACHINE_SETTINGS`).
 
@@ -198,11 +181,11 @@ def with_own_settings(config: Config, run: str | None) -> Config:
             EIGEN_TASK nor `eigen launch` names; or environment variables contradict each other.
     """
     if flow_runs.own_deployment() is None:
-        return _with_store_of_environment(config)
+        return with_store_of_environment(config)
     launched = {} if run is None else _launch_settings(run)
     _require_parameters_of_a_run(config)
     require_trusted_task(config.task, "This flow run plays", [launched.get("task"), os.environ.get(TASK_VARIABLE)])
-    return _of_this_machine(config, launched)
+    return of_this_machine(config, launched)
 
 
 def _require_parameters_of_a_run(config: Config) -> None:
@@ -219,23 +202,6 @@ def _require_parameters_of_a_run(config: Config) -> None:
 
 def _launch_settings(run: str) -> dict[str, Any]:
     return StateDirectory.of(os.environ).launch_settings(run) if flow_runs.own_deployment() is not None else {}
-
-
-def _of_this_machine(config: Config, launched: Mapping[str, Any]) -> Config:
-    """Return a configuration with this machine's settings: from environment variables, overridden by `launched`.
-
-    `launched`: the settings that `eigen launch` has recorded here for the run; a task among them is ignored.
-    """
-    own = merge(values_of_environment(os.environ), {key: value for key, value in launched.items() if key != "task"})
-    workers = {} if own.get("scheduler") is None else {"workers": 0}
-    return _with_store_of_environment(config_from_values(merge(config.model_dump(), {**own, **workers})))
-
-
-def _with_store_of_environment(config: Config) -> Config:
-    found = store_from_environment(os.environ)
-    if found is None or config.checkpoint.store != CheckpointConfig().store:
-        return config
-    return config_from_values(merge(config.model_dump(), {"checkpoint": {"store": found}}))
 
 
 def train_flow_run(config: Config, run: str | None, *, resume: bool) -> State[None] | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from prefect.client.orchestration import SyncPrefectClient
 
-from eigen_core.checkpoint.store import store_from_environment
+from eigen_core.checkpoint.store_location import store_from_environment
 from eigen_core.common.errors import InputError, Stopped
 from flows.server import servers
 from flows.server.deployments import Say, client_of, deploy, is_up_to_date

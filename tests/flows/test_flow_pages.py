@@ -15,9 +15,9 @@ from prefect.client.schemas.objects import Artifact, FlowRun
 
 import flows.server.artifacts
 from eigen_core import generation
-from eigen_core.checkpoint.store import open_store
+from eigen_core.checkpoint.store_location import open_store
 from eigen_core.planning.run_plan import RunTooLargeError
-from eigen_core.reporting.drawing import Drawing
+from eigen_core.runs.drawing import Drawing
 from eigen_core.runs.listener import Listener, observed_by
 from eigen_core.task import open_data
 

@@ -17,7 +17,7 @@ from prefect.exceptions import TerminationSignal
 
 from eigen_core import generation as phases
 from eigen_core.common.process import stop_requests_raised
-from eigen_core.reporting.drawing import Drawing
+from eigen_core.runs.drawing import Drawing
 from eigen_core.runs.handle import status_of
 from flows.server.flows import train_flow
 

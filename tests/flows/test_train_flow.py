@@ -20,8 +20,8 @@ from eigen_core.checkpoint.integrity import checksummed, holdout_name
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import GenerationRecord
-from eigen_core.reporting import drawing
-from eigen_core.reporting.drawing import Drawing
+from eigen_core.runs import drawing
+from eigen_core.runs.drawing import Drawing
 from eigen_core.runs.handle import status_of
 from flows.server.flow_runs import FINISHED_NAME, NOTHING_NAME, RUNNING_NAME
 from flows.server.flows import train_flow
@@ -144,12 +144,12 @@ def test_a_failing_plot_is_a_failed_task_and_nothing_more(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(eigen_core.run, "Drawing", Drawing)
-    monkeypatch.setattr(drawing, "__name__", "eigen_core.no_such_module")
+    monkeypatch.setattr(drawing, "_DRAW", "import eigen_core.no_such_module")
     seen: list[State[Any]] = []
     monkeypatch.setattr(tasks.TASKS["plot"], "on_failure_hooks", [lambda *ended: seen.append(ended[-1])])
     config = small_flow_config(tmp_path, reporting={"plot_every": 1})
     assert train(config).is_completed()
-    assert ["No module named eigen_core.no_such_module" in str(state.message) for state in seen] == [True] * 3
+    assert ["No module named 'eigen_core.no_such_module'" in str(state.message) for state in seen] == [True] * 3
     assert caplog.text.count("No module named") >= 3
     assert records(config) == expected
 

@@ -12,12 +12,12 @@ from trading_cases import curve_of
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.judging.backtest import SpanResult
-from eigen_core.judging.evaluation_log import Looks
 from eigen_core.judging.run_backtests import Backtest
 from eigen_core.judging.verdicts import Verdict
 from eigen_core.judging.walk_forward import Days, Fold
 from eigen_core.reporting.compare import Comparison
 from eigen_core.reporting.report import Fact, Report, Setting
+from eigen_core.runs.evaluation_log import Looks
 from eigen_core.trading.baselines import MatchedTraders
 
 BASELINES = ("cash", "equal_weight", "rebalanced", "momentum", "reversal", "classic", "initial_population")

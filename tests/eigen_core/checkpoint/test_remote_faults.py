@@ -14,7 +14,8 @@ from gcsfs.core import GCSFileSystem
 
 from eigen_core.checkpoint import gcs
 from eigen_core.checkpoint.gcs import GcsStore
-from eigen_core.checkpoint.store import MissingObjectError, StoreUnavailableError, open_store
+from eigen_core.checkpoint.store import MissingObjectError, StoreUnavailableError
+from eigen_core.checkpoint.store_location import open_store
 from eigen_core.common.errors import InputError
 
 BLOCK = 256 << 10

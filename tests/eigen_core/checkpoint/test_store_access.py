@@ -14,7 +14,8 @@ from fault_proxy import Fault, FaultProxy
 from google.oauth2.service_account import Credentials
 
 from eigen_core.checkpoint import gcs
-from eigen_core.checkpoint.store import StoreUnavailableError, open_store
+from eigen_core.checkpoint.store import StoreUnavailableError
+from eigen_core.checkpoint.store_location import open_store
 from eigen_core.common.errors import InputError
 
 VARIABLES = (
@@ -222,7 +223,7 @@ home = pathlib.Path(sys.argv[1])
 os.environ["HOME"] = str(home)
 (home / ".gcs_tokens").write_bytes(pickle.dumps(Planted()))
 from eigen_core.common.errors import InputError
-from eigen_core.checkpoint.store import open_store
+from eigen_core.checkpoint.store_location import open_store
 
 try:
     open_store("gs://bucket/prefix")
@@ -245,7 +246,7 @@ def test_tokens_that_gcsfs_would_unpickle_are_refused_unread(tmp_path: Path) -> 
 
 _IN_A_FOLDER = """
 import sys
-from eigen_core.checkpoint.store import open_store
+from eigen_core.checkpoint.store_location import open_store
 
 store = open_store(sys.argv[1])
 store.check()

@@ -10,14 +10,8 @@ from hypothesis import strategies as st
 
 from eigen_core.checkpoint.run_contents import list_runs
 from eigen_core.checkpoint.run_directory import RunDirectory
-from eigen_core.checkpoint.store import (
-    LocalStore,
-    is_remote,
-    open_store,
-    run_root,
-    store_folder,
-    store_from_environment,
-)
+from eigen_core.checkpoint.store import LocalStore
+from eigen_core.checkpoint.store_location import is_remote, open_store, run_root, store_folder, store_from_environment
 from eigen_core.common.errors import InputError
 
 

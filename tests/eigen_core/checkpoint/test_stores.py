@@ -17,14 +17,8 @@ import pytest
 from checkpoint_samples import act_at_random, exit_code, in_fork, record_syncs
 
 from eigen_core.checkpoint import store as store_module
-from eigen_core.checkpoint.store import (
-    LocalStore,
-    MissingObjectError,
-    RemoteStore,
-    Store,
-    StoreUnavailableError,
-    open_store,
-)
+from eigen_core.checkpoint.store import LocalStore, MissingObjectError, RemoteStore, Store, StoreUnavailableError
+from eigen_core.checkpoint.store_location import open_store
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import temporary_files_in
 

@@ -4,7 +4,7 @@ import pytest
 from hostile_settings import HOSTILE, nested
 from pydantic import ValidationError
 
-from eigen_core.checkpoint.store import open_store
+from eigen_core.checkpoint.store_location import open_store
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import has_credentials, without_credentials
 from eigen_core.config import Config

@@ -11,7 +11,8 @@ from cli_cases import eigen
 from flow_cases import small_flow_config
 from trained_run_cases import RUN, trained
 
-from eigen_core.checkpoint.store import EVALUATION_LOG, open_store
+from eigen_core.checkpoint.store import EVALUATION_LOG
+from eigen_core.checkpoint.store_location import open_store
 from eigen_core.common.errors import InputError
 from eigen_core.judging import verdicts
 from eigen_core.judging.run_backtests import Backtest, backtest

@@ -11,9 +11,9 @@ from synthetic_run import make_run
 
 from eigen_core.common.records import GenerationRecord, RecordLog, Telemetry
 from eigen_core.learning.ddpg import DdpgLearner
-from eigen_core.reporting import drawing
-from eigen_core.reporting.drawing import Drawing, DrawingError
 from eigen_core.reporting.plots import write_plots
+from eigen_core.runs import drawing
+from eigen_core.runs.drawing import Drawing, DrawingError
 
 
 @pytest.mark.thorough
@@ -31,13 +31,13 @@ def test_another_process_draws_the_same_figures(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("killed", "why"), [(False, r"No module named eigen_core\.no_such_module"), (True, "status -9")]
+    ("killed", "why"), [(False, r"No module named 'eigen_core\.no_such_module'"), (True, "status -9")]
 )
 def test_a_process_that_fails_says_why_and_leaves_nothing(
     killed: bool, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not killed:
-        monkeypatch.setattr(drawing, "__name__", "eigen_core.no_such_module")
+        monkeypatch.setattr(drawing, "_DRAW", "import eigen_core.no_such_module")
     under_way = Drawing()
     if killed:
         os.kill(under_way._process.pid, signal.SIGKILL)

@@ -15,11 +15,11 @@ from trained_run_cases import trained
 from typer.testing import CliRunner
 
 from eigen_core.common.errors import InputError
-from eigen_core.judging.evaluation_log import Look
 from eigen_core.judging.run_backtests import backtest
 from eigen_core.market import build_panel
 from eigen_core.reporting.compare import write_comparison
 from eigen_core.reporting.report import HEADLINES, write_report
+from eigen_core.runs.evaluation_log import Look
 from flows.cli.app import app
 from flows.server import artifacts as reporter
 

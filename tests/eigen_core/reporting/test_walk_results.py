@@ -12,7 +12,7 @@ from flow_cases import small_flow_config
 from rich.console import Console
 from trained_run_cases import trained_as
 
-from eigen_core.checkpoint.store import open_store
+from eigen_core.checkpoint.store_location import open_store
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import Excess
 from eigen_core.judging.walk_forward import Walk, load_walk, plan_walk, save_walk

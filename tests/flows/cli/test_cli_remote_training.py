@@ -16,7 +16,8 @@ from rich.console import Console
 
 from eigen_core.checkpoint.run_contents import RunContents, RunLocation
 from eigen_core.checkpoint.session import create_run, open_session
-from eigen_core.checkpoint.store import StoreUnavailableError, open_store
+from eigen_core.checkpoint.store import StoreUnavailableError
+from eigen_core.checkpoint.store_location import open_store
 from eigen_core.common.errors import Stopped, WorkerLostError
 from eigen_core.common.records import GenerationRecord
 from eigen_core.config import Config

@@ -19,7 +19,7 @@ from record_cases import snapshot_of_records, telemetry
 
 from eigen_core.checkpoint.run_contents import RunContents, RunLocation
 from eigen_core.checkpoint.session import create_run, open_session
-from eigen_core.checkpoint.store import open_store
+from eigen_core.checkpoint.store_location import open_store
 from eigen_core.common.errors import End, Stopped
 from eigen_core.config.loading import load_config
 from eigen_core.config.model import CheckpointConfig

@@ -15,7 +15,7 @@ from science_cases import LEARNER_OF_TASK
 
 from benchmarks.kill_training import facts_of
 from eigen_core.checkpoint.run_contents import RunContents
-from eigen_core.checkpoint.store import open_store
+from eigen_core.checkpoint.store_location import open_store
 from eigen_core.config import registry
 from eigen_core.runs.handle import status_of
 

@@ -1,27 +1,22 @@
-"""Draw the plots of a run in a separate process: `python -P -m eigen_core.reporting.drawing`.
+"""Lets a separate process draw the plots of a run: `main` of `eigen_core.reporting.plots`."""
 
-It reads lines of JSON: the number of generation records and the learner's curves, the records, and the telemetry. Its
-standard output, a ZIP archive of the plots, is a file rather than a pipe: it does not block if its parent is killed.
-"""
-
-import gc
 import json
-import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from zipfile import ZipFile
 
 from eigen_core.common.files import replacing
 from eigen_core.common.records import Curve, GenerationRecord, RecordLog, Telemetry
 
-# The scheduler of the system then prefers a training on all cores.
-_NICENESS = 10
+# Training imports nothing that draws. Objects that imports create are never freed: collecting garbage among them only
+# takes time.
+_DRAW = "import gc; gc.disable(); from eigen_core.reporting.plots import main; gc.freeze(); gc.enable(); main()"
 
 
 class DrawingError(RuntimeError):
@@ -39,7 +34,7 @@ class Drawing:
         self._archive = tempfile.TemporaryFile()  # noqa: SIM115 - `stop` closes it
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as above
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", __name__],
+            [sys.executable, "-P", "-c", _DRAW],
             stdin=subprocess.PIPE,
             stdout=self._archive,
             stderr=self._errors,
@@ -82,25 +77,3 @@ class Drawing:
             self._process.stdin.close()
         self._archive.close()
         self._errors.close()
-
-
-def main() -> None:
-    # Objects that imports create are never freed: collecting garbage among them only takes time.
-    gc.disable()
-    from eigen_core.reporting.plots import write_plots
-
-    gc.freeze()
-    gc.enable()
-    os.nice(_NICENESS)
-    lines = (line.rstrip(b"\n") for line in sys.stdin.buffer)
-    head = json.loads(next(lines))
-    history = RecordLog.of_lines(GenerationRecord, islice(lines, head["records"]))
-    telemetry = RecordLog.of_lines(Telemetry, lines)
-    curves = [Curve(**curve) for curve in head["curves"]]
-    with tempfile.TemporaryDirectory(prefix="eigen-") as folder, ZipFile(sys.stdout.buffer, "w") as drawn:
-        for path in write_plots(history, telemetry, Path(folder), curves):
-            drawn.write(path, path.name)
-
-
-if __name__ == "__main__":
-    main()

@@ -13,17 +13,11 @@ from hypothesis import strategies as st
 from memory_store import MemoryStore
 from typer.testing import Result
 
-from eigen_core.checkpoint.store import (
-    CHAIN_HEAD,
-    EVALUATION_CHAIN,
-    EVALUATION_LOG,
-    Store,
-    check_run_name,
-    open_store,
-)
+from eigen_core.checkpoint.store import CHAIN_HEAD, EVALUATION_CHAIN, EVALUATION_LOG, Store, check_run_name
+from eigen_core.checkpoint.store_location import open_store
 from eigen_core.common.errors import InputError
-from eigen_core.judging.evaluation_log import Look, Looks, evaluation_log_damages, looks_at, record_look
 from eigen_core.judging.trust import Claims, Trial, Trust, TrustTrials
+from eigen_core.runs.evaluation_log import Look, Looks, evaluation_log_damages, looks_at, record_look
 
 AGENTS = "abcde"
 

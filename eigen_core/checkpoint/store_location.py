@@ -1,0 +1,121 @@
+"""Where a store is: parse its URL or path, and open it."""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import unquote
+
+from eigen_core.checkpoint.store import GcsLocation, LocalStore, Store
+from eigen_core.common.errors import InputError
+from eigen_core.common.text import has_credentials
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_SCHEME_WITHOUT_SLASHES = re.compile(r"(?:gs|gcs|s3|file|memory|https?):(?!//)", re.IGNORECASE)
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
+_PREFIX_PART = re.compile(r"(?!\.)[A-Za-z0-9._=+-]{1,200}")
+
+
+def gcs_location(store: str) -> GcsLocation | None:
+    """Return the location of a `gs://` URL, None for a path or `file://` URL; `InputError` for any other `store`."""
+    if has_credentials(store):
+        raise InputError(
+            "The store has a user or a password in its URL: leave it out, and name a key file with "
+            "GOOGLE_APPLICATION_CREDENTIALS."
+        )
+    scheme = _scheme(store)
+    if scheme in ("", "file"):
+        return None
+    if scheme not in ("gs", "gcs"):
+        raise InputError(
+            f"The store '{store}' cannot be used: runs are kept in a folder or on Google Cloud Storage. Give a path, "
+            "such as 'runs', or a URL like gs://bucket/prefix."
+        )
+    bucket, *parts = store.partition("://")[2].split("/")
+    if not _BUCKET.fullmatch(bucket):
+        raise InputError(
+            f"The store '{store}' names no bucket: after gs:// comes a bucket's name, of 3 to 222 lower-case "
+            "letters, digits, dashes, underscores and dots."
+        )
+    while parts and not parts[-1]:
+        parts.pop()
+    if not all(_PREFIX_PART.fullmatch(part) for part in parts):
+        raise InputError(
+            f"The store '{store}' has a prefix that cannot be used: between its slashes, use letters (a to z), "
+            "digits, and . _ = + - with no dot first."
+        )
+    return GcsLocation(bucket, "/".join(parts))
+
+
+def store_folder(store: str) -> Path:
+    """Return the absolute path of the folder at a path or `file://` URL; `InputError` if `store` is neither."""
+    if not store or "\0" in store:
+        raise InputError("The store's path is empty or has a zero byte: give a folder, such as 'runs'.")
+    if _SCHEME_WITHOUT_SLASHES.match(store):
+        raise InputError(
+            f"The store '{store}' is neither clearly a folder nor a URL: write gs://bucket/prefix, or ./{store} "
+            "for a folder."
+        )
+    scheme = _scheme(store)
+    if not scheme:
+        try:
+            return Path(store).expanduser().absolute()
+        except RuntimeError as error:
+            raise InputError(f"The home folder in the path '{store}' is not known: write the whole path.") from error
+    host, slash, path = store.partition("://")[2].partition("/")
+    folder = slash + unquote(path)
+    # An unescaped question mark or hash would start the URL's query or fragment.
+    fits = host in ("", "localhost") and slash and not set(path) & set("?#") and "\0" not in folder
+    if scheme != "file" or not fits:
+        raise InputError(
+            f"The store '{store}' is no folder on this machine: give a path, such as 'runs', or a URL like "
+            "file:///data/runs."
+        )
+    return Path(folder)
+
+
+def _scheme(store: str) -> str:
+    match = _SCHEME.match(store)
+    return match[0].removesuffix("://").lower() if match else ""
+
+
+def is_remote(url: str) -> bool:
+    """Whether the store is a bucket, not a folder; then a run that trains here has a directory on this machine, too."""
+    return gcs_location(url) is not None
+
+
+def run_root(url: str, local: str) -> Path:
+    """Return the absolute folder of run directories: the store, or for a bucket one in `local` (`checkpoint.local`)."""
+    location = gcs_location(url)
+    if location is None:
+        return store_folder(url)
+    return store_folder(local).joinpath(".remote", "gs", location.bucket, *location.prefix.split("/"))
+
+
+def store_from_environment(environ: Mapping[str, str]) -> str | None:
+    """Return the value of EIGEN_STORE, None if unset; `InputError` if only CLOUD_BUCKET is set, which Eigen ignores."""
+    store, bucket = environ.get("EIGEN_STORE", "").strip(), environ.get("CLOUD_BUCKET", "").strip()
+    if bucket and not store:
+        raise InputError(
+            f"CLOUD_BUCKET is set, which Eigen does not read: set EIGEN_STORE=gs://{bucket.removeprefix('gs://')} to "
+            "keep runs there, or unset it."
+        )
+    return store or None
+
+
+def open_store(url: str) -> Store:
+    """Return the store at a folder's path, a `file://` URL or `gs://bucket/prefix`; `InputError` for anything else."""
+    location = gcs_location(url)
+    if location is None:
+        return LocalStore(store_folder(url))
+    tokens = Path.home() / ".gcs_tokens"
+    if os.path.lexists(tokens):
+        # When gcsfs is imported, it unpickles this file of its old versions, which can run any code.
+        raise InputError(
+            f"{tokens} holds the tokens of an old login as a pickle, which can run code when it is read: remove it, "
+            "and set GOOGLE_APPLICATION_CREDENTIALS to the path of a key file (JSON) instead."
+        )
+    # Importing the client takes a second, which runs in a folder do not need to spend.
+    from eigen_core.checkpoint.gcs import GcsStore
+
+    return GcsStore(location)
