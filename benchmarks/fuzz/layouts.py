@@ -1,29 +1,20 @@
 """Price files that must be read correctly, or refused without advice that misreads them."""
 
-import gzip
 import re
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from benchmarks.fuzz.cases import Outcome
+from benchmarks.fuzz.vendor_files import FIELDS, VENDOR_FILES, Case, Generator, chance, drawn, one_of, written
 from eigen_core.common.errors import InputError
 from eigen_core.config.loading import load_config
 from eigen_core.market.build import read_prices
 from eigen_core.market.cleaning import CleanPrices
 
-Generator = np.random.Generator
-
-FIELDS = ("open", "high", "low", "close", "volume")
-_STOCKS = ("AAPL", "MSFT", "BRK.B", "BRK-B", "^GSPC", "0700.HK", "600519", "LOW", "NA", "TRUE", "F", "SAP.DE", "EURUSD")
-_COINS = ("BTCUSDT", "ETHUSDT", "SOLUSDT", "ADAUSDT")
 _LANGUAGES = (
     ("日期", "代码", "开盘", "最高", "最低", "收盘", "成交量"),
     ("날짜", "종목코드", "시가", "고가", "저가", "종가", "거래량"),
@@ -33,6 +24,7 @@ _LANGUAGES = (
     ("Jour", "ISIN", "Ouverture", "Haut", "Bas", "Clôture", "Volume"),
     ("TradDt", "TckrSymb", "OpnPric", "HghPric", "LwPric", "ClsPric", "TtlTradgVol"),
     ("day", "permno", "askhi", "bidlo", "openprc", "prc", "vol"),
+    ("datadate", "gvkey", "prcod", "prchd", "prcld", "prccd", "cshtrd"),
 )
 _ZONES = ("America/New_York", "Europe/London", "Europe/Berlin", "Asia/Tokyo", "Asia/Kolkata", "Australia/Sydney")
 _DATES = (
@@ -48,25 +40,6 @@ _DATES = (
 )
 _BESIDE = ("{}_sentiment", "{}_rsi14", "{}.1", "{} volume", "label", "signal", "rf", "CPI")
 _STEPS = 3
-
-
-@dataclass
-class Case:
-    """A price file and its right treatment.
-
-    Attributes:
-        right: to be `read`, `refused`, or `either`.
-        fields: fields of the bars that the file has.
-        given: settings of the reader's user.
-        named: settings that the user adds after a refusal: the file must be refused without them, and read with them.
-    """
-
-    path: Path
-    bars: pd.DataFrame
-    right: Literal["read", "refused", "either"] = "read"
-    fields: tuple[str, ...] = FIELDS
-    given: list[str] = field(default_factory=list)
-    named: list[str] = field(default_factory=list)
 
 
 def settings_of(message: str) -> list[str]:
@@ -131,70 +104,21 @@ def difference(prices: CleanPrices, case: Case) -> str | None:
     return None
 
 
-def drawn(generator: Generator, symbols: int = 0, coins: bool = False) -> pd.DataFrame:
-    names = generator.permutation(_COINS if coins else _STOCKS)[: symbols or int(generator.integers(1, 5))]
-    days = int(generator.integers(40, 260))
-    start = f"{generator.integers(2015, 2025)}-{generator.integers(1, 13):02}-{generator.integers(1, 28):02}"
-    dates = (pd.date_range if coins else pd.bdate_range)(start, periods=days)
-    parts = []
-    for number, name in enumerate(names):
-        close = 10 ** generator.uniform(0.5, 3) * np.exp(np.cumsum(0.02 * generator.standard_normal(days)))
-        opened = close * np.exp(0.01 * generator.standard_normal(days))
-        high, low = np.maximum(opened, close) * 1.004, np.minimum(opened, close) * 0.996
-        own = dict(zip(FIELDS, (opened, high, low, close), strict=False)) | {
-            "volume": generator.integers(1, 10**6, days)
-        }
-        late = int(generator.integers(0, 15)) if number and generator.random() < 0.3 else 0
-        parts.append(pd.DataFrame({"date": dates, "symbol": str(name), **own})[late:])
-    return pd.concat(parts, ignore_index=True).round(dict.fromkeys(FIELDS[:4], 4))
-
-
-def _chance(generator: Generator, share: float = 0.5) -> bool:
-    return bool(generator.random() < share)
-
-
-def _one_of(generator: Generator, options: Any) -> Any:  # noqa: ANN401 - any sequence
-    return options[int(generator.integers(len(options)))]
-
-
-def _written(generator: Generator, path: Path, frame: pd.DataFrame) -> Path:
-    """Write a table as Parquet, or as CSV in one of the forms that are read without settings."""
-    if _chance(generator, 0.2):
-        frame.to_parquet(path.with_suffix(".parquet"), index=False)
-        return path.with_suffix(".parquet")
-    separator, decimal = str(generator.choice([",", ";", "\t", "|"])), "."
-    if separator != "," and _chance(generator):
-        decimal = ","
-    text = frame.to_csv(None, index=False, sep=separator, decimal=decimal)
-    lines = text.splitlines()
-    if separator == "," and _chance(generator, 0.2):
-        lines = [f"{line}," for line in lines]
-    if separator == ";" and _chance(generator, 0.3):
-        lines = ["sep=;", *lines]
-    encoding = str(generator.choice(["utf-8", "utf-8-sig", "utf-16"]))
-    content = (str(generator.choice(["\n", "\r\n"])).join(lines) + "\n").encode(encoding)
-    if _chance(generator, 0.2):
-        path = path.with_name(f"{path.stem}.csv.gz")
-        content = gzip.compress(content)
-    path.write_bytes(content)
-    return path
-
-
 def _long(generator: Generator, folder: Path) -> Case:
     bars = drawn(generator)
-    frame = bars.sample(frac=1.0, random_state=int(generator.integers(1_000))) if _chance(generator) else bars
+    frame = bars.sample(frac=1.0, random_state=int(generator.integers(1_000))) if chance(generator) else bars
     spelled = {
-        "date": _one_of(generator, ("Date", "date", "timestamp", "Trade Date", "datetime")),
-        "symbol": _one_of(generator, ("Ticker", "symbol", "SYMBOL", "symbol\u200b")),
-        "close": _one_of(generator, ("Close", "close", "<CLOSE>", "Close*")),
-        "volume": _one_of(generator, ("Vol.", "volume", "VOLUME")),
+        "date": one_of(generator, ("Date", "date", "timestamp", "Trade Date", "datetime")),
+        "symbol": one_of(generator, ("Ticker", "symbol", "SYMBOL", "symbol\u200b")),
+        "close": one_of(generator, ("Close", "close", "<CLOSE>", "Close*")),
+        "volume": one_of(generator, ("Vol.", "volume", "VOLUME")),
     }
     frame = frame.rename(columns=spelled)
-    if _chance(generator, 0.3):
+    if chance(generator, 0.3):
         frame = frame.assign(Sector="tech", Change=0.5)
-    if _chance(generator, 0.3):
+    if chance(generator, 0.3):
         frame = frame[generator.permutation(frame.columns)]
-    if _chance(generator, 0.2):
+    if chance(generator, 0.2):
         frame = frame.astype({spelled["volume"]: object})
         where = frame.index[int(generator.integers(len(frame)))]
         frame.loc[where, spelled["volume"]] = "#DIV/0!"
@@ -202,7 +126,7 @@ def _long(generator: Generator, folder: Path) -> Case:
         bars.loc[where, "volume"] = np.nan
         frame.to_csv(folder / "p.csv", index=False)
         return Case(folder / "p.csv", bars, "read")
-    return Case(_written(generator, folder / "prices.csv", frame), bars, "read")
+    return Case(written(generator, folder / "prices.csv", frame), bars, "read")
 
 
 def _folder(generator: Generator, folder: Path) -> Case:
@@ -215,127 +139,18 @@ def _folder(generator: Generator, folder: Path) -> Case:
 
 def _partitions(generator: Generator, folder: Path) -> Case:
     bars = drawn(generator)
-    keys = _one_of(generator, (["symbol"], ["year"], ["year", "symbol"]))
+    keys = one_of(generator, (["symbol"], ["year"], ["year", "symbol"]))
     bars.assign(year=bars["date"].dt.year).to_parquet(folder / "p", partition_cols=keys, index=False)
     return Case(folder / "p", bars, "read")
 
 
-def _yfinance(generator: Generator, folder: Path) -> Case:
-    bars = drawn(generator)
-    frame = bars.rename(columns=str.title).pivot(index="Date", columns="Symbol", values=[*map(str.title, FIELDS)])
-    frame.columns = frame.columns.set_names(["Price", "Ticker"])
-    if _chance(generator, 0.3):
-        frame = frame.swaplevel(axis=1)
-    if set(bars["symbol"]) != {"LOW"} and _chance(generator, 0.3):
-        frame.columns = frame.columns.set_names([None, None])
-    if _chance(generator):
-        frame.to_csv(folder / "p.csv")
-        return Case(folder / "p.csv", bars, "read")
-    frame.to_parquet(folder / "p.parquet")
-    return Case(folder / "p.parquet", bars, "read")
-
-
-def _stooq(generator: Generator, folder: Path) -> Case:
-    bars = drawn(generator)
-    frame = pd.DataFrame({"<TICKER>": bars["symbol"], "<PER>": "D", "<DATE>": bars["date"].dt.strftime("%Y%m%d")})
-    frame["<TIME>"] = "000000"
-    for name in FIELDS[:4]:
-        frame[f"<{name.upper()}>"] = bars[name]
-    frame["<VOL>"] = bars["volume"]
-    frame["<OPENINT>"] = 0
-    for symbol, own in frame.groupby("<TICKER>"):
-        own.to_csv(folder / f"{str(symbol).lower()}.us.txt", index=False, lineterminator="\r\n")
-    return Case(folder, bars, "read")
-
-
-def _polygon(generator: Generator, folder: Path) -> Case:
-    bars = drawn(generator)
-    utc = bars["date"].dt.tz_localize("America/New_York").dt.tz_convert("UTC").dt.tz_localize(None)
-    frame = bars.rename(columns={"symbol": "ticker"}).assign(window_start=utc.dt.as_unit("ns").astype("int64"))
-    frame = frame.assign(transactions=7)[
-        ["ticker", "volume", "open", "close", "high", "low", "window_start", "transactions"]
-    ]
-    for day, own in frame.groupby(bars["date"].dt.month):
-        own.to_csv(folder / f"2020-{day:02}-02.csv.gz", index=False)
-    return Case(folder, bars, "read")
-
-
-def _freqtrade(generator: Generator, folder: Path) -> Case:
-    bars = drawn(generator, coins=True)
-    bars["symbol"] = bars["symbol"].str.replace("USDT", "_USDT")
-    for symbol, own in bars.groupby("symbol"):
-        own = own.assign(date=own["date"].dt.tz_localize("UTC").dt.as_unit("ms"))
-        own[["date", *FIELDS]].reset_index(drop=True).to_feather(folder / f"{symbol}-1d.feather")
-    return Case(folder, bars, "read")
-
-
-def _duckdb(generator: Generator, folder: Path) -> Case:
-    bars = drawn(generator)
-    table = pa.Table.from_pandas(bars, preserve_index=False)
-    for position, name in enumerate(table.column_names):
-        kind = pa.date32() if name == "date" else pa.decimal128(18, 4) if name in FIELDS[:4] else None
-        if kind is not None:
-            cells = [f"{cell:.4f}" for cell in bars[name]] if name != "date" else bars[name].dt.date.tolist()
-            column = pa.array(cells).cast(kind)
-            table = table.set_column(position, name, column)
-    pq.write_table(table, folder / "p.parquet")
-    return Case(folder / "p.parquet", bars, "read")
-
-
-def _nasdaq(generator: Generator, folder: Path) -> Case:
-    bars = drawn(generator, symbols=2)
-    for symbol, own in bars.groupby("symbol"):
-        money = {name.title(): own[name].map("${:,.4f}".format) for name in ("open", "high", "low")}
-        frame = pd.DataFrame(
-            {"Date": own["date"].dt.strftime("%m/%d/%Y"), "Close/Last": own["close"].map("${:.4f}".format)}
-        )
-        frame = frame.assign(Volume=own["volume"].map("{:,}".format), **money)
-        frame.iloc[::-1].to_csv(folder / f"{symbol}.csv", index=False)
-    return Case(folder, bars, "read")
-
-
-def _investing(generator: Generator, folder: Path) -> Case:
-    bars = drawn(generator, symbols=1)
-    pattern = str(generator.choice(["%m/%d/%Y", "%b %d, %Y"]))
-    frame = pd.DataFrame({"Date": bars["date"].dt.strftime(pattern), "Price": bars["close"].map("{:,.4f}".format)})
-    for name in ("open", "high", "low"):
-        frame[name.title()] = bars[name].map("{:,.4f}".format)
-    unit, letter = _one_of(generator, ((1e3, "K"), (1e6, "M")))
-    frame["Vol."] = (bars["volume"] / unit).map("{:.2f}".format) + letter
-    frame["Change %"] = "0.5%"
-    bars["volume"] = frame["Vol."].str[:-1].astype(float) * unit
-    path = folder / f"{bars['symbol'][0]}.csv"
-    frame.iloc[::-1].to_csv(path, index=False, encoding="utf-8-sig", quoting=1)
-    return Case(path, bars, "read")
-
-
-def _klines(generator: Generator, folder: Path) -> Case:
-    """Write Binance's archive: milliseconds, from 2025 microseconds; with or without headings; also by months."""
-    bars = drawn(generator, coins=True)
-    stamps = bars["date"].dt.as_unit("ms").astype("int64")
-    late = bars["date"] >= "2025-01-01"
-    frame = pd.DataFrame({"open_time": stamps.where(~late, stamps * 1_000), **{name: bars[name] for name in FIELDS}})
-    frame["close_time"] = frame["open_time"] + 86_399_999
-    names = ("quote_volume", "count", "taker_buy_volume", "taker_buy_quote_volume", "ignore")
-    frame = frame.assign(**dict.fromkeys(names, 7))
-    named, monthly = _chance(generator), _chance(generator)
-    renamed = named and _chance(generator, 0.3)
-    if renamed:
-        frame = frame.rename(columns={"open_time": "date"})
-    months = bars["date"].dt.strftime("%Y-%m") if monthly else pd.Series("", index=bars.index)
-    for (symbol, month), own in frame.groupby([bars["symbol"], months]):
-        path = folder / (f"{symbol}-1d-{month}.csv" if month else f"{symbol}.csv")
-        own.to_csv(path, index=False, header=named)
-    return Case(folder, bars, named=["market.symbol_from={symbol}-1d-{part}.csv"] if renamed and monthly else [])
-
-
 def _wide(generator: Generator, folder: Path) -> Case:
     bars = drawn(generator, symbols=int(generator.integers(2, 6)))
-    if _chance(generator, 0.2):
+    if chance(generator, 0.2):
         cusips = [f"{generator.integers(10**8, 10**9)}" for _ in range(bars["symbol"].nunique())]
         bars["symbol"] = bars["symbol"].map(dict(zip(bars["symbol"].unique(), cusips, strict=True)))
     frame = bars.pivot(index="date", columns="symbol", values="close").reset_index()
-    path = _written(generator, folder / "closes.csv", frame)
+    path = written(generator, folder / "closes.csv", frame)
     return Case(path, bars, fields=("close",), named=["market.layout=wide"])
 
 
@@ -356,7 +171,7 @@ def _wide_beside(generator: Generator, folder: Path) -> Case:
 
 
 def _languages(generator: Generator, folder: Path) -> Case:
-    headings = _one_of(generator, _LANGUAGES)
+    headings = one_of(generator, _LANGUAGES)
     bars = drawn(generator, symbols=int(generator.integers(1, 4)))
     if headings[1] == "permno":
         numbers = {name: str(10_000 + number) for number, name in enumerate(bars["symbol"].unique())}
@@ -369,7 +184,7 @@ def _languages(generator: Generator, folder: Path) -> Case:
         path = folder / f"{bars['symbol'][0]}.csv"
         frame.drop(columns=headings[1]).to_csv(path, index=False)
     else:
-        path = _written(generator, folder / "prices.csv", frame)
+        path = written(generator, folder / "prices.csv", frame)
     fields = FIELDS if headings[1] != "permno" else ("close",)
     keys = [name for name in names if headings[names.index(name)] in frame.columns]
     named = [f"market.columns.{name}={headings[names.index(name)]}" for name in keys]
@@ -389,7 +204,7 @@ def _one_column(generator: Generator, folder: Path) -> Case:
 def _unknown_key(generator: Generator, folder: Path) -> Case:
     bars = drawn(generator, symbols=3)
     heading = str(generator.choice(["isin", "Wertpapier", "instrument", "asset", "venue_code", "x"]))
-    path = _written(generator, folder / "prices.csv", bars.rename(columns={"symbol": heading}))
+    path = written(generator, folder / "prices.csv", bars.rename(columns={"symbol": heading}))
     return Case(path, bars, named=[f"market.columns.symbol={heading}"])
 
 
@@ -434,7 +249,7 @@ def _end_of_day(generator: Generator, folder: Path) -> Case:
 
 def _hours(generator: Generator, folder: Path) -> Case:
     """Write hourly bars in UTC, whose last day is whole."""
-    coins = _chance(generator)
+    coins = chance(generator)
     zone = "UTC" if coins else str(generator.choice(_ZONES))
     days = drawn(generator, coins=coins)
     hours = range(24) if coins else range(9, 17)
@@ -463,7 +278,7 @@ def _doubtful(generator: Generator, folder: Path) -> Case:
     mark = str(generator.choice([".", ","]))
     bars["close"] = [float(cell) if mark == "." else float(cell.replace(".", "")) for cell in cells]
     bars["symbol"] = "AAA"
-    given = [f"market.decimal={mark}", "market.suspicious=keep"] if _chance(generator) else []
+    given = [f"market.decimal={mark}", "market.suspicious=keep"] if chance(generator) else []
     return Case(path, bars, "read" if given else "refused", ("close",), given)
 
 
@@ -471,7 +286,7 @@ def _suspicious(generator: Generator, folder: Path) -> Case:
     """Spoil one row: it is refused, and left out where a user says so."""
     bars = drawn(generator, symbols=3)
     row = int(
-        _one_of(generator, bars.index[(bars["date"] > bars["date"].iloc[12]) & (bars["date"] < bars["date"].max())])
+        one_of(generator, bars.index[(bars["date"] > bars["date"].iloc[12]) & (bars["date"] < bars["date"].max())])
     )
     how = str(generator.choice(["spike", "zero", "negative", "twice"]))
     spoiled = bars.astype(dict.fromkeys(FIELDS, float))
@@ -482,7 +297,7 @@ def _suspicious(generator: Generator, folder: Path) -> Case:
         spoiled.loc[row, list(FIELDS[:4])] *= factor
     path = folder / "prices.csv"
     spoiled.to_csv(path, index=False)
-    dropping = _chance(generator)
+    dropping = chance(generator)
     return Case(
         path, bars.drop(index=row), "read" if dropping else "refused", given=["market.suspicious=drop"] * dropping
     )
@@ -493,7 +308,7 @@ def _no_prices(generator: Generator, folder: Path) -> Case:
     bars = drawn(generator, symbols=2)
     path = folder / "prices.csv"
     frame = bars.pivot(index="date", columns="symbol", values="close").reset_index()
-    if _chance(generator, 0.3):
+    if chance(generator, 0.3):
         bars.melt(["date", "symbol"], var_name="field", value_name="price").to_csv(path, index=False)
         return Case(path, bars, "refused")
     frame[list(frame.columns[1:])] = generator.standard_normal((len(frame), 2)) * 0.01
@@ -507,7 +322,7 @@ def _cases_of_letters(generator: Generator, folder: Path) -> Case:
     bars["symbol"] = bars["symbol"].map({first: "AAA", second: "aaa"})
     path = folder / "prices.csv"
     bars.to_csv(path, index=False)
-    given = ["market.symbols=AAA,aaa"] if _chance(generator) else []
+    given = ["market.symbols=AAA,aaa"] if chance(generator) else []
     return Case(path, bars, "read" if given else "refused", given=given)
 
 
@@ -541,18 +356,92 @@ def _damaged(generator: Generator, folder: Path) -> Case:
     return Case(path, bars, "refused")
 
 
+def _marks_by_column(generator: Generator, folder: Path) -> Case:
+    """Write some columns with a decimal point and some with a decimal comma, at two to four digits."""
+    wide = chance(generator)
+    bars = drawn(generator, symbols=int(generator.integers(2, 5)) if wide else 1)
+    digits = int(generator.choice([2, 4]))
+    bars = bars.round(dict.fromkeys(FIELDS[:4], digits))
+    frame = (
+        bars.pivot(index="date", columns="symbol", values="close").reset_index()
+        if wide
+        else bars.iloc[:, [0, *range(2, 7)]]
+    )
+    columns = list(frame.columns[1:])
+    points = set(generator.permutation(columns)[: int(generator.integers(1, len(columns)))])
+    for name in columns:
+        texts = frame[name].map(f"{{:.{digits}f}}".format if chance(generator) else str, na_action="ignore")
+        frame[name] = texts if name in points else texts.str.replace(".", ",")
+    path = folder / f"{bars['symbol'][0]}.csv"
+    frame.to_csv(path, index=False, sep=str(generator.choice([";", "\t", ","])))
+    given = ["market.layout=wide"] if wide else []
+    given += [f"market.decimal={generator.choice(['.', ','])}"] if chance(generator, 0.3) else []
+    return Case(path, bars, "either", ("close",) if wide else FIELDS, given)
+
+
+def _grouped(generator: Generator, folder: Path) -> Case:
+    """Write numbers with a mark between thousands, of which some show the decimal mark."""
+    bars = drawn(generator, symbols=1)
+    frame = bars.drop(columns="symbol")
+    for name in FIELDS[:4]:
+        frame[name] = bars[name].map("{:,.4f}".format)
+    frame["volume"] = bars["volume"].map("{:,}".format)
+    decimal = str(generator.choice([".", ","]))
+    if decimal == ",":
+        frame[list(FIELDS)] = frame[list(FIELDS)].apply(lambda texts: texts.str.translate(str.maketrans(".,", ",.")))
+    path = folder / f"{bars['symbol'][0]}.csv"
+    frame.to_csv(path, index=False, sep=str(generator.choice([";", "\t", ","])))
+    return Case(path, bars)
+
+
+def _day_numbers(generator: Generator, folder: Path) -> Case:
+    """Write dates as days since 1970, 1960 (SAS), 1899 (spreadsheets) or year 1; no setting reads them."""
+    bars = drawn(generator)
+    epoch = np.datetime64(one_of(generator, ("1970-01-01", "1960-01-01", "1899-12-30", "0000-12-31")), "D")
+    numbers = (bars["date"].to_numpy().astype("datetime64[D]") - epoch).astype(np.int64)
+    bars_written = bars.assign(date=numbers.astype(float) if chance(generator, 0.3) else numbers)
+    return Case(written(generator, folder / "prices.csv", bars_written), bars, "refused")
+
+
+def _number_symbols(generator: Generator, folder: Path) -> Case:
+    bars = drawn(generator, symbols=int(generator.integers(2, 5)))
+    scale, kind = one_of(generator, ((10.0, "float64"), (1.0, "float64"), (1.0, "int64"), (4.0, "float32")))
+    numbers = generator.permutation(40)[: bars["symbol"].nunique()] / scale
+    numbers = dict(zip(bars["symbol"].unique(), numbers, strict=True))
+    bars["symbol"] = bars["symbol"].map(numbers).astype(kind)
+    bars = bars.sort_values(["symbol", "date"], ignore_index=True)
+    path = folder / ("p.parquet" if chance(generator, 0.7) else "p.csv")
+    bars.to_parquet(path) if path.suffix == ".parquet" else bars.to_csv(path, index=False)
+    whole = scale == 1.0 and (path.suffix == ".parquet" or kind == "int64")
+    return Case(path, bars.assign(symbol=bars["symbol"].map("{:.0f}".format if whole else str)), "either")
+
+
+def _adjusted_alone(generator: Generator, folder: Path) -> Case:
+    """Leave out all prices but the adjusted close on some days."""
+    bars = drawn(generator, symbols=int(generator.integers(1, 4)))
+    alone = bars["date"].isin(generator.choice(bars["date"].unique(), int(generator.integers(1, 9)), replace=False))
+    frame = bars.assign(adj_close=bars["close"])
+    frame.loc[alone, ["close"] if chance(generator, 0.3) else [*FIELDS[:4]]] = np.nan
+    if chance(generator):
+        frame = frame.drop(columns=["open", "high", "low"])
+    return Case(written(generator, folder / "prices.csv", frame), bars, "read", ("close",))
+
+
+def _old_files(generator: Generator, folder: Path) -> Case:
+    """Write files like AAPL_old.csv beside AAPL.csv."""
+    bars = drawn(generator)
+    for symbol, own in bars.groupby("symbol"):
+        own.drop(columns="symbol").to_csv(folder / f"{symbol}.csv", index=False)
+    ending = str(generator.choice(["_old", " (1)", "_2019", " copy", "_backup", "-2020"]))
+    own.assign(close=own["close"] * 1.01).drop(columns="symbol").to_csv(folder / f"{symbol}{ending}.csv", index=False)
+    return Case(folder, bars, "refused")
+
+
 LAYOUTS: dict[str, Callable[[Generator, Path], Case]] = {
+    **VENDOR_FILES,
     "long": _long,
     "a file a symbol": _folder,
     "partitions": _partitions,
-    "yfinance": _yfinance,
-    "Stooq": _stooq,
-    "Polygon": _polygon,
-    "freqtrade": _freqtrade,
-    "DuckDB": _duckdb,
-    "nasdaq.com": _nasdaq,
-    "investing.com": _investing,
-    "Binance": _klines,
     "wide": _wide,
     "wide, with columns beside closes": _wide_beside,
     "headings of other languages": _languages,
@@ -569,4 +458,10 @@ LAYOUTS: dict[str, Callable[[Generator, Path], Case]] = {
     "symbols that differ in case": _cases_of_letters,
     "invisible characters": _invisible,
     "damaged": _damaged,
+    "decimal marks that differ by column": _marks_by_column,
+    "thousands with a mark": _grouped,
+    "numbers of days": _day_numbers,
+    "symbols that are numbers": _number_symbols,
+    "adjusted closes alone": _adjusted_alone,
+    "old files beside new ones": _old_files,
 }

@@ -76,7 +76,7 @@ def clean_prices(rows: PriceRows, source: str, context: Sequence[str]) -> tuple[
     repeated, conflicts = _repeated_rows(rows, priced_rows)
     days, raw, own = _grids(rows, priced_rows)
     # Keep days with any price in the source, even an invalid one.
-    given = np.logical_or.reduce([(~np.isnan(raw[role])).any(axis=1) for role in BAR if role in raw])
+    given = np.logical_or.reduce([(~np.isnan(grid)).any(axis=1) for role, grid in raw.items() if role != "volume"])
     days, raw = days[given], {role: grid[given] for role, grid in raw.items()}
     lowest = {role: 0.0 if role == "volume" else _SMALLEST_PRICE for role in raw}
     usable = {

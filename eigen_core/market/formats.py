@@ -22,7 +22,7 @@ PRICE_ROLES: tuple[Role, ...] = (*BAR, "adjusted_close", "volume")
 ALIASES: dict[Role, tuple[str, ...]] = {
     "date": ("date", "datetime", "timestamp", "tradedate", "time"),
     "time": ("time",),
-    "symbol": ("symbol", "ticker"),
+    "symbol": ("symbol", "ticker", "tic"),
     **{role: (role,) for role in PRICE_ROLES},
     "adjusted_close": ("adjclose", "adjustedclose"),
     "volume": ("volume", "vol"),
@@ -54,6 +54,10 @@ def is_unnamed(heading: str) -> bool:
     return not clean_text(heading) or heading.startswith(("Unnamed:", "__index_level_"))
 
 
+ISO = "2024-12-31"
+"""Format for `parse_dates`: dates and timestamps that need no setting."""
+
+
 @dataclass(frozen=True)
 class Vendor:
     """The layout of the price files of a vendor, a provider of market data.
@@ -62,8 +66,9 @@ class Vendor:
         headings, optional: required and optional headings, as `heading_key` returns them, separated by spaces.
         roles: the heading of a role (date, close and so on), if it is not one of `ALIASES`.
         date_formats: formats for `parse_dates`; empty: the formats of the long layout.
-        time_zone: time zone in which the timestamps, written in UTC, are midnights; None: the date shown is the day.
-        symbol_from: pattern of file names, like `market.symbol_from`; None: a file's name is its symbol.
+        time_zone: time zone in which the day of the timestamps, written in UTC, is taken; None: the date shown.
+        symbol: pattern of file names without their endings, whose group is the symbol; None: the name is the symbol.
+        named: files must have names like `symbol`, and may have any further columns.
         has_units: numbers may have a currency sign, thousands separators or a letter (K, M, B, T).
     """
 
@@ -72,13 +77,24 @@ class Vendor:
     roles: dict[Role, str] = field(default_factory=dict)
     date_formats: tuple[str, ...] = ()
     time_zone: str | None = None
-    symbol_from: str | None = None
+    symbol: str | None = None
+    named: bool = False
     has_units: bool = False
 
-    def fits(self, keys: set[str]) -> bool:
+    def fits(self, keys: set[str], stem: str) -> bool:
         needed = set(self.headings.split())
+        if self.named:
+            return needed <= keys and bool(self.symbol_in(stem))
         return needed <= keys <= needed | set(self.optional.split())
 
+    def symbol_in(self, stem: str) -> str:
+        """Return the symbol in a file's name without its ending; empty if the name does not match."""
+        found = re.fullmatch(self.symbol or "()", stem)
+        return found[1] if found else ""
+
+
+# Bars of 1D, 60 (minutes) and so on; a browser numbers second downloads.
+_CHART = r"([^,]+), (?:\d+[SDWM]?|[DWM])(?:_\w+| \(\d+\))?"
 
 VENDORS = {
     "Polygon": Vendor(
@@ -97,21 +113,33 @@ VENDORS = {
         has_units=True,
     ),
     "Binance": Vendor(
-        "opentime open high low close volume closetime",
-        "quotevolume quoteassetvolume count numberoftrades takerbuyvolume takerbuyquotevolume takerbuybaseassetvolume "
-        "takerbuyquoteassetvolume ignore",
+        "open high low close volume closetime",
+        "opentime date quotevolume quoteassetvolume count numberoftrades takerbuyvolume takerbuyquotevolume "
+        "takerbuybaseassetvolume takerbuyquoteassetvolume ignore",
         {"date": "opentime"},
-        symbol_from="{symbol}-{part}.csv",
+        symbol=r"(.+?)-\d.*",
+    ),
+    "TradingView, US exchanges": Vendor(
+        "time open high low close",
+        date_formats=("s", ISO),
+        time_zone="America/New_York",
+        symbol=f"(?:NASDAQ|NYSE|AMEX|BATS|CBOE|OTC)_{_CHART}",
+        named=True,
+    ),
+    "TradingView": Vendor(
+        "time open high low close", date_formats=("s", ISO), symbol=f"(?:[A-Z0-9]+_)?{_CHART}", named=True
     ),
 }
-"""Vendors whose headings differ from the long layout. Stooq, freqtrade and DuckDB use it; `parse_headings` reads
-yfinance's two lines of headings."""
+"""Vendors whose headings or file names differ from the long layout. Stooq, freqtrade, ccxt and DuckDB use it;
+`parse_headings` reads yfinance's two lines of headings."""
 
 # The columns of spot prices in Binance's archive, whose files have no headings.
 _KLINES = (
     *("open_time", "open", "high", "low", "close", "volume", "close_time", "quote_volume", "count"),
     *("taker_buy_volume", "taker_buy_quote_volume", "ignore"),
 )
+# ccxt's rows have the headings 0 to 5, or none.
+_ROWS_OF_CCXT = ("timestamp", "open", "high", "low", "close", "volume")
 _YFINANCE = "open high low close adjclose volume dividends stocksplits capitalgains repaired?"
 
 
@@ -124,8 +152,9 @@ class Columns:
     vendor: Vendor | None = None
 
 
-def columns_of(names: Sequence[str], market: MarketConfig) -> Columns | None:
-    """Find columns by headings; None if these fit no layout. `LayoutError` if one of `market.columns` is missing."""
+def columns_of(names: Sequence[str], market: MarketConfig, stem: str) -> Columns | None:
+    """Find columns by headings, and by `stem`, the file's name without ending; None if these fit no layout.
+    `LayoutError` if one of `market.columns` is missing."""
     seen = [clean_text(name) for name in names]
     named: dict[Role, int] = {}
     for role in ALIASES:
@@ -138,8 +167,8 @@ def columns_of(names: Sequence[str], market: MarketConfig) -> Columns | None:
             named[role] = seen.index(clean_text(heading))
     headed = [place for place, name in enumerate(names) if not is_unnamed(name)]
     keys = {heading_key(names[place]): place for place in reversed(headed) if place not in named.values()}
-    vendor = None if named else next((each for each in VENDORS.values() if each.fits(set(keys))), None)
-    aliases = ALIASES | {role: (key,) for role, key in (vendor.roles if vendor else {}).items()}
+    vendor = None if named else next((each for each in VENDORS.values() if each.fits(set(keys), stem)), None)
+    aliases = ALIASES | {role: (key, *ALIASES[role]) for role, key in (vendor.roles if vendor else {}).items()}
     roles = {role: keys[alias] for role in ALIASES for alias in reversed(aliases[role]) if alias in keys} | named
     if "date" not in roles and is_unnamed(names[0]):
         roles["date"] = 0
@@ -167,6 +196,11 @@ def parse_headings(lines: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], t
     tickers: tuple[str, ...] = ()
     if len(names) == len(_KLINES) and all(re.fullmatch(r"\d{13}|\d{16}", names[place]) for place in (0, 6)):
         return _KLINES, (), 0
+    if len(names) == len(_ROWS_OF_CCXT) and re.fullmatch(r"\d{13}", names[0]):
+        return _ROWS_OF_CCXT, (), 0
+    numbers = tuple(map(str, range(len(_ROWS_OF_CCXT))))
+    if names in (numbers, ("", *numbers)):
+        return (*names[: -len(numbers)], *_ROWS_OF_CCXT), (), 1
     if len(second) == len(names) > 1 and (level := _field_level(names, second)) is not None:
         names, tickers = ("Date", *(names, second)[level][1:]), (names, second)[1 - level][1:]
     if len(names) < 2:
@@ -215,9 +249,10 @@ _EARLIEST, _LATEST, _LARGEST_COUNT = pd.Timestamp("1800-01-01"), pd.Timestamp("2
 
 
 def to_text(column: "pd.Series[Any]") -> "pd.Series[str]":
-    """Return cells as text without surrounding spaces: floats rounded to integers, missing cells empty."""
+    """Return cells as text without surrounding spaces: whole floats as integers, missing cells empty."""
     if pd.api.types.is_float_dtype(column.dtype):
-        column = column.map("{:.0f}".format, na_action="ignore")
+        is_whole = bool((column.dropna() % 1 == 0).all())
+        column = column.map("{:.0f}".format if is_whole else str, na_action="ignore")
     return column.astype("str").where(column.notna(), "").str.strip()
 
 
@@ -225,10 +260,10 @@ def parse_dates(column: "pd.Series[Any]", formats: Sequence[str] = ()) -> pd.Dat
     """Parse dates and timestamps from text, numbers, dates or timestamps.
 
     Args:
-        formats: strftime formats, or units of time since 1970 (`EPOCHS`); one must fit all cells. If several do, cells
-            that they read differently are invalid; if none does, cells that do not fit the first. Without formats each
-            cell may be 2024-12-31, with or without a time of day and a time zone, 20241231, or 13, 16 or 19 digits
-            (milliseconds, microseconds or nanoseconds since 1970).
+        formats: strftime formats, units of time since 1970 (`EPOCHS`), or `ISO`; one must fit all cells. If several do,
+            cells that they read differently are invalid; if none does, cells that do not fit the first. By `ISO`, and
+            without formats, each cell may be 2024-12-31, with or without a time of day and a time zone, 20241231, or
+            13, 16 or 19 digits (milliseconds, microseconds or nanoseconds since 1970).
 
     Returns:
         One row per cell: `timestamp`, local datetime64[s], NaT if the cell is empty; `offset`, float64 seconds ahead of
@@ -242,7 +277,7 @@ def parse_dates(column: "pd.Series[Any]", formats: Sequence[str] = ()) -> pd.Dat
     codes, found = pd.factorize(to_text(column))
     texts = pd.Series(found, dtype="str")
     missing = texts.isin(_MISSING)
-    read = [parse_format(texts, each) for each in formats] or [_parse_iso(texts)]
+    read = [_parse_iso(texts) if each == ISO else parse_format(texts, each) for each in formats or (ISO,)]
     fitting = [each for each in read if (missing | each["timestamp"].notna()).all()] or read[:1]
     parsed = fitting[0]
     for other in fitting[1:]:

@@ -8,7 +8,7 @@ import re
 import warnings
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from eigen_core.config import Config, MarketConfig
 from eigen_core.config.market import path_of_data
 from eigen_core.machine import headroom_bytes
 from eigen_core.market import formats
-from eigen_core.market.formats import ALIASES, PRICE_ROLES, LayoutError, Role, clean_text, heading_key
+from eigen_core.market.formats import ALIASES, BAR, PRICE_ROLES, LayoutError, Role, clean_text, heading_key
 
 MEMORY_PER_BYTE = 9
 """Bytes of memory that building a panel takes at its peak, per byte of uncompressed text. Measured: 6.3 to 8.7 bytes of
@@ -39,15 +39,17 @@ _LEAST_BYTES = 200_000_000
 _LARGEST_RATIO, _DECOMPRESSED_BYTES = 40, 1 << 26
 
 _FORMS = {"csv": r"\.(csv|tsv|txt)", "parquet": r"\.(parquet|pq)", "arrow": r"\.(feather|arrow|ipc)"}
-# A .txt file in a folder is a price file only if it begins like Stooq's.
-_TEXT_OF_PRICES = b"<TICKER>"
+# A .txt file in a folder is a price file only if it begins like Stooq's files, old or new.
+_TEXT_OF_PRICES = (b"<TICKER>", b"Date,Open,High,Low,Close,Volume,OpenInt")
 _ADVICE = "give CSV or Parquet, which spreadsheets and databases export; name subfolders of prices like symbol=AAPL."
-# freqtrade's files are named like BTC_USDT-1d.feather.
+# freqtrade's files are named like BTC_USDT-1d.feather; its folder of futures holds other series, too.
 _LENGTH_OF_BARS = r"-\d+[smhdwM](-futures|-spot)?$"
+_OTHER_SERIES = r".+-\d+[smhdwM]-(mark|index|premiumIndex|funding_rate)\..+"
 # Symbols: AAPL, BRK-B, 0700.HK, ^GSPC, BTC-USD, aapl.us. A name with a space, an underscore, a number after a hyphen or
 # a year before or after letters may be a part of a symbol's history.
 _NO_PART = r"(?!.*([-.][^\W\d_]*\d|[^\W\d](19|20)\d\d))(?!(19|20)\d\d-?[^\W\d])(?!(part|data|chunk)\W?\d)"
-_SYMBOL = _NO_PART + r"\^?[^\W_]+([-.^=&!$+][^\W_]*)*"
+_CURRENCY = r"[-_](USDT?|USDC|BUSD|FDUSD|TUSD|DAI|EUR|GBP|JPY|KRW|TRY|BRL|BTC|ETH|BNB)"
+_SYMBOL = _NO_PART + rf"\^?[^\W_]+(([-.^=&!$+][^\W_]*)*|{_CURRENCY}{{1,2}})"
 
 Partition = tuple[tuple[str, str], ...]
 
@@ -68,6 +70,10 @@ class SourceFile:
     symbol: str
     sha256: str
     partition: Partition = ()
+
+    @property
+    def stem(self) -> str:
+        return re.sub(r"\.gz$", "", self.path.name, flags=re.IGNORECASE).rpartition(".")[0]
 
     @property
     def name(self) -> str:
@@ -161,7 +167,8 @@ def _unreadable(path: Path, error: OSError) -> str:
 def _source_file(path: Path, partition: Partition, symbol_from: str | None, alone: bool = False) -> SourceFile:
     stem = Path(re.sub(r"\.gz$", "", path.name, flags=re.IGNORECASE)).stem
     named = re.sub(_LENGTH_OF_BARS, "", stem) if _form_of(path) == "arrow" else stem
-    is_symbol = alone or (not partition and (named != stem or re.fullmatch(_SYMBOL, stem, re.IGNORECASE)))
+    is_text = path.suffix.lower() == ".txt"
+    is_symbol = alone or (not partition and (is_text or named != stem or re.fullmatch(_SYMBOL, stem, re.IGNORECASE)))
     symbol = named if is_symbol else ""
     if symbol_from is not None and not (symbol := symbol_in(path.name, symbol_from)):
         raise InputError(f"{path} does not match market.symbol_from={symbol_from}: rename it or change the setting.")
@@ -182,16 +189,23 @@ def _files_in(folder: Path, partition: Partition, symbol_from: str | None) -> tu
             ignored += [f"{entry.name}/{other}" for other in others]
         else:
             ignored.append(entry.name)
+    if not files and not partition:
+        # Archives of text files have folders of any depth and name.
+        texts = {path: _is_price_file(path) for path in sorted(folder.rglob("*.txt"))}
+        files = [_source_file(path, (), symbol_from) for path, is_price in texts.items() if is_price]
+        places = {path.relative_to(folder).parts[0] for path, is_price in texts.items() if is_price}
+        others = [str(path.relative_to(folder)) for path, is_price in texts.items() if not is_price]
+        ignored = [name for name in ignored if name not in places] + (others if files else [])
     return files, ignored
 
 
 def _is_price_file(path: Path) -> bool:
-    if path.name.startswith(".") or not _form_of(path) or not path.is_file():
+    if path.name.startswith(".") or not _form_of(path) or not path.is_file() or re.fullmatch(_OTHER_SERIES, path.name):
         return False
     if path.suffix.lower() != ".txt":
         return True
     with path.open("rb") as file:
-        return file.read(len(_TEXT_OF_PRICES)) == _TEXT_OF_PRICES
+        return file.read(max(map(len, _TEXT_OF_PRICES))).startswith(_TEXT_OF_PRICES)
 
 
 def _form_of(path: Path) -> str:
@@ -215,10 +229,15 @@ _UNREADABLE = {
     "parquet": "is no Parquet file, or a damaged one: write it again, or give a CSV file.",
     "arrow": "is no Arrow or Feather file, or a damaged one: write it again, or give a CSV file.",
 }
+_TWO_MARKS = (
+    "says whether this is less than 2 or more than 1,000: say which is the decimal mark, `--set market.decimal=.` or "
+    "`--set market.decimal=,`."
+)
+_OTHER_MARK = {".": ",", ",": "."}
 _MORE_CELLS = " has rows with more cells than it has headings: give each column a heading."
 _PANDAS_NOTES = ("index_columns", "column_indexes")
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
-_REPEATED, _MOST_LOST, _FEW_LOST, _CELLS_TO_JUDGE_BY = 0.2, 0.05, 2, 1_000
+_REPEATED, _MOST_LOST, _FEW_LOST, _FEW_WRONG, _CELLS_TO_JUDGE_BY = 0.2, 0.05, 2, 10, 1_000
 _ROW_NUMBERS = ("index", "id", "row", "rownumber")
 
 
@@ -269,7 +288,11 @@ def read_source(source: Source, market: MarketConfig) -> Iterator[FileRows]:
 
 @dataclass
 class _Table:
-    """A file's headings (`tickers`: a second line) and cells; `row_word` and `first_row` name the first in messages."""
+    """A file's headings (`tickers`: a second line) and cells; `row_word` and `first_row` name the first in messages.
+
+    `decimal` is the decimal mark of numbers that are text, in which the other mark may separate thousands; None: these
+    have a decimal point, and nothing separates thousands.
+    """
 
     file: SourceFile
     market: MarketConfig
@@ -278,6 +301,7 @@ class _Table:
     cells: pd.DataFrame
     row_word: str = "row"
     first_row: int = 1
+    decimal: str | None = None
     used: formats.Columns = field(default_factory=lambda: formats.Columns({}, ()))
 
     def rows(self) -> FileRows:
@@ -285,7 +309,7 @@ class _Table:
             raise LayoutError(" has headings but no rows: give a file with dates and prices.")
         unused = [key for key, value in self.file.partition if not self._add_partition(key, value)]
         names = (*dict.fromkeys(self.names), "Ticker") if self.tickers else self.names
-        used = formats.columns_of(names, self.market)
+        used = formats.columns_of(names, self.market, self.file.stem)
         if used is None:
             raise LayoutError(
                 f" has the columns {formats.list_headings(names)}, which are neither those of the long layout (date, "
@@ -331,7 +355,8 @@ class _Table:
                 )
         parts, lost = [], np.zeros(len(kept), dtype=np.bool_)
         for number, block in enumerate(blocks.values()):
-            numbers = {name: self._numbers(place) for name, place in block.items()}
+            numbers = {name: self._numbers(place, name in (*BAR, "adjusted_close")) for name, place in block.items()}
+            _require_bars(numbers)
             parts.append(timestamps.assign(code=number if codes is None else codes, **numbers)[kept])
             lost |= ~kept.to_numpy() & ~np.isnan(numbers["close"])
         if lost.sum() > max(_FEW_LOST, _MOST_LOST * len(lost)):
@@ -367,8 +392,8 @@ class _Table:
             texts = formats.to_text(self.cells[self.used.roles["symbol"]])
             return texts.map({text: clean_text(text) for text in texts.unique()}).astype("str")
         symbol, vendor = self.file.symbol, self.used.vendor
-        if vendor is not None and vendor.symbol_from is not None and not self.market.symbol_from:
-            symbol = symbol_in(re.sub(r"\.[a-z.]*$", ".csv", self.file.path.name), vendor.symbol_from) or symbol
+        if vendor is not None and vendor.symbol is not None and not self.market.symbol_from:
+            symbol = vendor.symbol_in(self.file.stem) or symbol
         if not symbol:
             raise LayoutError(
                 " has no column of symbols, and its name may be more than a symbol: name the column in "
@@ -398,20 +423,33 @@ class _Table:
                 )
         return parsed
 
-    def _numbers(self, place: int) -> NDArray[np.float64]:
+    def _numbers(self, place: int, of_prices: bool) -> NDArray[np.float64]:
+        """Return a column's numbers; `LayoutError` if a cell is none, or if it groups digits in a column `of_prices`
+        and neither another number of the column nor `market.decimal` shows the decimal mark."""
         column = self.cells[place]
         if pd.api.types.is_numeric_dtype(column.dtype) and column.dtype.kind != "b":
             return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
         texts = formats.to_text(column)
-        numbers = pd.to_numeric(texts, errors="coerce")
+        numbers, wanted = pd.to_numeric(texts, errors="coerce"), "write it as 1234.5"
         if self.used.vendor is not None and self.used.vendor.has_units:
             # Numbers as $1,234.50, 1.00M and 0.5%.
             parts = texts.str.replace(",", "").str.extract(r"^([-+]?)\$?([-+]?[0-9]*\.?[0-9]+)\s*([KMBT]?)%?$")
             numbers = pd.to_numeric(parts[1], errors="coerce") * parts[2].fillna("").map(_UNITS)
             numbers = numbers.where(parts[0] != "-", -numbers)
+        elif self.decimal is not None:
+            mark, other = re.escape(self.decimal), re.escape(_OTHER_MARK[self.decimal])
+            grouped = texts.str.fullmatch(rf"[-+]?[1-9]\d{{0,2}}({other}\d{{3}})+({mark}\d*)?")
+            plain = texts.str.fullmatch(rf"[-+]?\d*({mark}\d*)?([eE][-+]?\d+)?")
+            shown = texts.str.contains(mark) | (texts.str.count(other) > 1)
+            if of_prices and self.market.decimal is None and grouped.any() and not shown.any():
+                example = f"numbers like {texts[grouped].iloc[0]} in column '{self.names[place]}'"
+                raise LayoutError(f" has {example}, and no other number of the column {_TWO_MARKS}")
+            written = texts.str.translate({ord(_OTHER_MARK[self.decimal]): None, ord(self.decimal): "."})
+            numbers = pd.to_numeric(written.where(grouped | plain), errors="coerce")
+            wanted = f"write all numbers with the decimal mark '{self.decimal}', or set market.decimal"
         wrong = numbers.isna() & ~texts.str.lower().isin(_MARKERS)
         if wrong.any():
-            raise self._cell_error(place, wrong, "no number: write it as 1234.5.")
+            raise self._cell_error(place, wrong, f"no number: {wanted}.")
         return np.asarray(numbers.to_numpy(dtype=np.float64, na_value=np.nan))
 
     def _is_own(self, place: int) -> bool:
@@ -429,6 +467,18 @@ class _Table:
         shown = text if len(text) <= 40 else f"{text[:40]}..."
         where = f", {self.row_word} {self.first_row + row:,}, column '{self.names[place]}'"
         return LayoutError(f"{where}: '{shown}' is {kind}")
+
+
+def _require_bars(prices: Mapping[str, NDArray[np.float64]]) -> None:
+    """Raise `LayoutError` if most rows have highs below, or lows above, their opens and closes."""
+    if not prices.keys() >= set(BAR):
+        return
+    opened, high, low, close = (prices[role] for role in BAR)
+    wrong = (high < np.maximum(opened, close)) | (low > np.minimum(opened, close))
+    if wrong.sum() > max(_FEW_WRONG, (~np.isnan(high + low + opened + close)).sum() // 2):
+        raise LayoutError(
+            " has highs below opens or closes, or lows above them, in most rows: name the columns by what they contain."
+        )
 
 
 def _csv_table(content: bytes, file: SourceFile, market: MarketConfig) -> _Table:
@@ -452,9 +502,9 @@ def _csv_table(content: bytes, file: SourceFile, market: MarketConfig) -> _Table
     names, tickers, skipped = formats.parse_headings(
         [tuple(map(clean_text, next(csv.reader([text], delimiter=separator), []))) for text in texts]
     )
-    as_text = _text_columns(names, market)
+    as_text = _text_columns(names, market, file.stem)
     start = begin + sum(map(len, lines[:skipped]))
-    marks = (".", None) if len(as_text) == len(names) else _marks(content, start, separator, market)
+    decimal = "." if len(as_text) == len(names) else _decimal_mark(content, start, separator, market)
     stream.seek(0)
     # Lines may end with a separator.
     width = len(names) + 1
@@ -475,19 +525,18 @@ def _csv_table(content: bytes, file: SourceFile, market: MarketConfig) -> _Table
             skip_blank_lines=False,
             low_memory=False,
             encoding="utf-8",
-            decimal=marks[0],
-            thousands=marks[1],
+            decimal=decimal,
         )
     if cells[width - 1].notna().any():
         raise LayoutError(_MORE_CELLS)
     del cells[width - 1]
     if lost := content.count(b"\n", start) - len(cells):
         raise LayoutError(f" has a quotation mark that is not closed, which hides {lost:,} lines: remove it.")
-    return _Table(file, market, names, tickers, cells, "line", above + skipped + 1)
+    return _Table(file, market, names, tickers, cells, "line", above + skipped + 1, decimal)
 
 
-def _text_columns(names: Sequence[str], market: MarketConfig) -> set[int]:
-    used = formats.columns_of(names, market)
+def _text_columns(names: Sequence[str], market: MarketConfig, stem: str) -> set[int]:
+    used = formats.columns_of(names, market, stem)
     if used is None:
         aliases = {alias for role in _TEXT_ROLES for alias in ALIASES[role]}
         return {0} | {place for place, name in enumerate(names) if heading_key(name) in aliases}
@@ -496,13 +545,13 @@ def _text_columns(names: Sequence[str], market: MarketConfig) -> set[int]:
     return {place for role, place in used.roles.items() if role in _TEXT_ROLES}
 
 
-def _marks(content: bytes, start: int, separator: str, market: MarketConfig) -> tuple[str, str | None]:
-    """Return the decimal mark of a file's numbers, and their thousands separator (None: they have none)."""
+def _decimal_mark(content: bytes, start: int, separator: str, market: MarketConfig) -> str:
+    """Return the decimal mark of a file's numbers; `LayoutError` if none shows it, and some may group digits."""
     if market.decimal is not None:
-        return market.decimal, {".": ",", ",": "."}[market.decimal]
+        return market.decimal
     commas = content.find(b'"' if separator == "," else b",", start) >= 0
     if separator == "," and not commas:
-        return ".", None
+        return "."
 
     def is_written(mark: str, other: str, sure: bool) -> bool:
         # Cells that contain a comma are quoted.
@@ -516,15 +565,12 @@ def _marks(content: bytes, start: int, separator: str, market: MarketConfig) -> 
         return pattern.search(content, start) is not None
 
     if commas and is_written(",", ".", sure=True):
-        return ",", "."
-    if is_written(".", ",", sure=True):
-        return ".", "," if commas else None
-    if is_written(",", ".", sure=False) or (separator != "," and is_written(".", ",", sure=False)):
-        raise LayoutError(
-            " has numbers like 1.234 or 1,234, and no other number says whether this is less than 2 or more than "
-            "1,000: say which is the decimal mark, `--set market.decimal=.` or `--set market.decimal=,`."
-        )
-    return ".", None
+        return ","
+    if not is_written(".", ",", sure=True) and (
+        is_written(",", ".", sure=False) or (separator != "," and is_written(".", ",", sure=False))
+    ):
+        raise LayoutError(f" has numbers like 1.234 or 1,234, and no other number {_TWO_MARKS}")
+    return "."
 
 
 def _arrow_table(content: bytes, file: SourceFile, market: MarketConfig) -> _Table:

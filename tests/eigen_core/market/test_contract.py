@@ -126,6 +126,24 @@ def test_decimal_marks(tmp_path: Path, cells: list[str], values: list[float] | N
         np.testing.assert_allclose(read(path).close[:, 0], values)
 
 
+@pytest.mark.parametrize("given", [[], ["market.decimal=,"], ["market.decimal=."]])
+@pytest.mark.parametrize("columns", ["100,43;100.43", "100.5;1,234", "100,5;1.234"])
+def test_decimal_marks_that_differ_by_column_are_refused(tmp_path: Path, columns: str, given: list[str]) -> None:
+    path = write_text(tmp_path / "p.csv", "Date;AAA;BBB\n" + "".join(f"2020-01-0{day};{columns}\n" for day in (2, 3)))
+    agrees = given and given[0][-1] == columns[3] and columns != "100,43;100.43"
+    if agrees:
+        assert read(path, "market.layout=wide", *given).close[0].tolist() == [100.5, 1_234.0]
+        return
+    with pytest.raises(InputError, match="decimal mark"):
+        read(path, "market.layout=wide", *given)
+
+
+def test_columns_in_another_order_are_refused(tmp_path: Path) -> None:
+    bars = BARS.rename(columns={"high": "low", "low": "high"})
+    with pytest.raises(InputError, match="highs below opens or closes, or lows above them, in most rows"):
+        read(write_csv(tmp_path / "p.csv", bars))
+
+
 def test_adjusted_closes_that_begin_late_make_no_loss(tmp_path: Path) -> None:
     bars = random_bars(["AAA"], 60, seed=5)
     adjusted = (bars["close"] / 2).where(bars.index >= 30)
