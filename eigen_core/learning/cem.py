@@ -23,13 +23,14 @@ from torch import Tensor
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.randomness import keyed_generator
-from eigen_core.common.records import Lineage
+from eigen_core.common.records import GenerationRecord, Lineage
 from eigen_core.config import CemConfig, Config
 from eigen_core.learning.population_method import (
     GenerationResult,
     MethodState,
     NewAgents,
     NextPopulation,
+    Number,
     PopulationMethod,
     method_settings,
 )
@@ -99,6 +100,16 @@ class CemMethod(PopulationMethod):
         noise = on_device(generator.standard_normal(len(mean), dtype=np.float32), mean.device)
         noise.mul_(variance.sqrt())
         return mean - noise if mirrored else mean + noise
+
+    def numbers(self, history: Sequence[GenerationRecord]) -> Mapping[str, Number]:
+        """Return no numbers; `InputError` if a version of Eigen with other rules made the newest generation."""
+        if all(lineage.origin != "mean" for lineage in history[-1].descent):
+            raise InputError(
+                f"Generation {history[-1].generation} was made by an earlier version's rules of evolution.method cem, "
+                "which let the variance grow without bound: this version cannot continue it. Train a new run; "
+                "`eigen backtest`, `eigen report` and `eigen export` still read this one."
+            )
+        return {}
 
     def breed(self, result: GenerationResult) -> NextPopulation:
         """Move the distribution; the next agents are its mean, those that have learned, and new ones drawn from it.

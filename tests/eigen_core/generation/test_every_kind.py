@@ -4,6 +4,7 @@ The task `pointer`, the learner `jitter` and the encoder `last_day` of `tests/su
 and one line of the registry, and everything else trains, saves, resumes, plans and plots them.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from benchmarks.synthetic import planted_edge_market
 from eigen_core.checkpoint.integrity import UnfitSnapshotError
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError
-from eigen_core.common.records import HoldoutResult
+from eigen_core.common.records import GenerationRecord, HoldoutResult, RecordLog
 from eigen_core.config import Config, OffPolicyConfig, merge, registry
 from eigen_core.generation import hold_out, restore, snapshot, start_training
 from eigen_core.learning.interface import learner_settings
@@ -207,6 +208,16 @@ def test_a_distribution_that_no_run_can_have_is_refused() -> None:
     saved.tensors["evolution"]["variance"][2] = -1.0
     with pytest.raises(UnfitSnapshotError, match=r"evolution\.safetensors holds variance from -1"):
         restore(begun(config_with("cem")), saved)
+
+
+def test_a_generation_of_cem_that_was_bred_by_the_rules_of_earlier_versions_is_not_continued() -> None:
+    state = advance(begun(config_with("cem")), 1)
+    record = state.history[0]
+    # They had no agent with the mean.
+    sampled = [dataclasses.replace(one, origin="sample") for one in record.descent]
+    state.history = RecordLog.of(GenerationRecord, [record.model_copy(update={"descent": tuple(sampled)})])
+    with pytest.raises(InputError, match=r"Generation 1 .* earlier version's rules of evolution\.method cem"):
+        restore(begun(config_with("cem")), saved_of(state))
 
 
 @pytest.mark.parametrize(("method", "learning"), [("cem", 3), ("erl", 0), ("erl", 5)])
