@@ -7,6 +7,7 @@ from obstacles import OBSTACLES
 
 from benchmarks.fuzz.cases import Outcome
 from benchmarks.fuzz.small_run import copied, resumed
+from eigen_core.checkpoint.integrity import is_verified
 from eigen_core.checkpoint.run_contents import RunContents
 from eigen_core.checkpoint.store import LocalStore
 
@@ -19,7 +20,8 @@ def one_case(generator: np.random.Generator, folder: Path) -> Outcome:
     path = paths[int(generator.integers(len(paths)))]
     obstacle = list(OBSTACLES)[int(generator.integers(len(OBSTACLES)))]
     name = path.relative_to(run).as_posix()
-    may_refuse = path in paths[len(files) :] or name in _needed_by_all(run)
+    is_foreign = obstacle not in ("folder", "terabyte of zeros") and not is_verified(name)
+    may_refuse = is_foreign or path in paths[len(files) :] or name in _needed_by_all(run)
     if path.exists():
         path.rename(folder / "before")
     OBSTACLES[obstacle](path)

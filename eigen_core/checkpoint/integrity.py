@@ -15,7 +15,7 @@ from typing import BinaryIO
 from pydantic import JsonValue
 
 from eigen_core.common.errors import InputError
-from eigen_core.common.files import HIDDEN, make_folder, open_regular_file, sync_folder, temporary_file
+from eigen_core.common.files import HIDDEN, make_folder, open_regular_file, place, sync_folder, temporary_file
 from eigen_core.common.progress import report_progress
 
 CONFIG_NAME = "config.json"
@@ -36,11 +36,23 @@ REPAIR = "restore the file from a copy of the run, or resume the run from its ne
 DELETED_MARK = b"withdrawn\n"
 """Content of an object that reserves a manifest's name, so that no suspended process can create this manifest later."""
 _CHECKSUM = "checksum"
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _MANIFEST = re.compile(rf"(?:{MANIFESTS})?(\d{{6,18}})-[0-9a-f]{{8}}\.json")
 
 
 def blob_name(sha256: str) -> str:
     return f"{BLOBS}{sha256[:2]}/{sha256}"
+
+
+def is_blob(name: str) -> bool:
+    """Whether a name, relative to the run's folder, is a blob's; other files in `blobs/` are not Eigen's."""
+    sha256 = name.rpartition("/")[2]
+    return _SHA256.fullmatch(sha256) is not None and name == blob_name(sha256)
+
+
+def is_verified(name: str) -> bool:
+    """Whether a run goes around this file if it is damaged, or is no regular file."""
+    return name == CONFIG_NAME or generation_of(name) is not None or is_blob(name)
 
 
 def manifest_name(generation: int, checksum: str) -> str:
@@ -177,7 +189,7 @@ _READ_BYTES = 1 << 20
 
 
 def blob_path(run: Path, sha256: str) -> Path:
-    return run / blob_name(sha256)
+    return place(run, blob_name(sha256))
 
 
 def write_blob(run: Path, fill: Callable[[Path], object]) -> tuple[str, int]:
@@ -186,7 +198,7 @@ def write_blob(run: Path, fill: Callable[[Path], object]) -> tuple[str, int]:
     `fill` gets the path of a temporary file and writes the content to it. An existing blob of the same SHA-256 is
     replaced, since it may be damaged.
     """
-    with temporary_file(run / BLOBS) as (_, temporary):
+    with temporary_file(place(run, BLOBS)) as (_, temporary):
         mode = temporary.stat().st_mode
         fill(temporary)
         # The writer of safetensors leaves a file that only its owner may read.
@@ -210,7 +222,7 @@ def check_blob(path: Path, size: int, read: Callable[[int], None] | None = None)
     `read` is called after each block with its number of bytes.
     """
     try:
-        with open_regular_file(path) as file:
+        with open_regular_file(path, follow=False) as file:
             found = os.fstat(file.fileno()).st_size
             if found != size:
                 raise DamagedFileError(f"has {found:,} bytes instead of {size:,}")

@@ -187,8 +187,8 @@ class FileLock:
             return None
 
     def _open(self, flags: int, closing: ExitStack) -> int:
-        # O_NONBLOCK: opening a pipe would wait for its other end.
-        descriptor = os.open(self._path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
+        # O_NONBLOCK: opening a pipe would wait for its other end. O_NOFOLLOW: `acquire` empties the file.
+        descriptor = os.open(self._path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666)
         closing.callback(os.close, descriptor)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise InputError(f"{self._path} is not a regular file and cannot be locked: remove it.")

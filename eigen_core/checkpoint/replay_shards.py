@@ -307,7 +307,10 @@ def read_ring(manifest: Manifest, entry: RingEntry, run: Path) -> Ring:
 
     def read(shard: ShardEntry) -> None:
         path = blob_path(run, shard.sha256)
-        with reading_part(manifest, shard.title, blob_name(shard.sha256)), open_regular_file(path) as file:
+        with (
+            reading_part(manifest, shard.title, blob_name(shard.sha256)),
+            open_regular_file(path, follow=False) as file,
+        ):
             read_shard(file, entry, shard, memory)
 
     with ThreadPoolExecutor(_WORKERS) as threads:

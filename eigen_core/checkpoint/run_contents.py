@@ -30,6 +30,8 @@ from eigen_core.checkpoint.integrity import (
     check_blob,
     checksummed,
     generation_of,
+    is_blob,
+    is_verified,
     parse_checksummed,
     parse_document,
 )
@@ -54,8 +56,9 @@ from eigen_core.checkpoint.store import (
     StoreUnavailableError,
     check_run_name,
 )
-from eigen_core.checkpoint.store_location import is_remote, open_store, run_root
+from eigen_core.checkpoint.store_location import is_remote, open_store, run_root, store_folder
 from eigen_core.common.errors import InputError
+from eigen_core.common.files import ForeignPlaceError, require_own_files
 from eigen_core.common.text import size as in_mb
 from eigen_core.config.model import CheckpointConfig
 
@@ -315,7 +318,7 @@ class RunContents:
         if deep:
             wrong = self._deep_damages(blobs, phase)
         else:
-            there = {self._relative(stored): stored.bytes for stored in self.store.objects(self.object_name(BLOBS))}
+            there = {name: stored.bytes for name, stored in self._blobs().items()}
             wrong = {name: what for name, size in blobs.items() if (what := _size_damage(there.get(name), size))}
         return [
             Damage(manifest.generation, part, wrong[name], name)
@@ -367,11 +370,15 @@ class RunContents:
             for generation in islice(missing, _MOST_MISSING)
         ]
 
+    def _blobs(self) -> dict[str, StoredObject]:
+        found = {self._relative(stored): stored for stored in self.store.objects(self.object_name(BLOBS))}
+        return {name: stored for name, stored in found.items() if is_blob(name)}
+
     def unreferenced(self) -> list[StoredObject]:
         """Return the blobs that no undamaged manifest lists: their generation is incomplete, damaged or removed."""
-        blobs = self.store.objects(self.object_name(BLOBS))
+        blobs = self._blobs()
         needed = {blob for manifest in self.manifests() for blob in manifest.blobs}
-        return [stored for stored in blobs if self._relative(stored) not in needed]
+        return [stored for name, stored in blobs.items() if name not in needed]
 
     def _deep_damages(self, blobs: dict[str, int], phase: str) -> dict[str, str]:
         progress = BytesDone(phase, sum(blobs.values()))
@@ -416,7 +423,7 @@ class RunContents:
         if keep_last < 1:
             raise ValueError(f"keep_last is {keep_last}, but must be at least 1: the newest generation always stays")
         # Blobs are listed before manifests: a generation that is completed in between has a manifest that keeps it.
-        blobs = {self._relative(stored): stored for stored in self.store.objects(self.object_name(BLOBS))}
+        blobs = self._blobs()
         listed = {self._relative(stored): stored for stored in self._stored_manifests()}
         read = {name: self._summary(name, stored) for name, stored in listed.items()}
         sizes = {name: stored.bytes for name, stored in blobs.items()}
@@ -558,7 +565,11 @@ class RunLocation:
     def of(cls, settings: CheckpointConfig, name: str) -> "RunLocation":
         url = settings.store
         check_run_name(name)
-        return cls(name, open_store(url), run_root(url, settings.local), is_remote(url))
+        location = cls(name, open_store(url), run_root(url, settings.local), is_remote(url))
+        # Before anything is read: a link to a folder would let a resume delete what is there.
+        chosen = store_folder(settings.local) if location.remote else location.root
+        require_own_files(chosen, (location.root / name).relative_to(chosen).as_posix(), is_verified)
+        return location
 
     @property
     def local(self) -> RunContents:
@@ -590,7 +601,14 @@ def newest_of(contents: Iterable[RunContents]) -> Iterator[tuple[RunContents, Ma
 
 def list_runs(store: Store) -> list[str]:
     """Return the names of all runs in a store, sorted."""
-    return [name for name in store.folders("") if RunContents(store, name).exists()]
+
+    def is_run(name: str) -> bool:
+        try:
+            return RunContents(store, name).exists()
+        except ForeignPlaceError:
+            return True  # Whoever opens it is told.
+
+    return list(filter(is_run, store.folders("")))
 
 
 def no_such_run(store: Store, name: str) -> InputError:

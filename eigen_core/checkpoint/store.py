@@ -18,6 +18,7 @@ from eigen_core.common.files import (
     explained,
     make_folder,
     open_regular_file,
+    place,
     replacing,
     sync_file,
     sync_folder,
@@ -222,7 +223,7 @@ class LocalStore(Store):
         return str(self.folder)
 
     def path(self, name: str) -> Path:
-        return self.folder / checked_name(name)
+        return place(self.folder, checked_name(name))
 
     def time(self) -> datetime:
         return datetime.now(UTC)
@@ -263,7 +264,7 @@ class LocalStore(Store):
     def read(self, name: str, limit: int) -> bytes:
         with self._errors(f"read {name} in"):
             try:
-                with open_regular_file(self.path(name)) as file:
+                with open_regular_file(self.path(name), follow=False) as file:
                     # `read(n)` allocates n bytes, however short the file is.
                     content = file.read(min(os.fstat(file.fileno()).st_size, limit) + 1)
             except OSError as error:
@@ -287,7 +288,7 @@ class LocalStore(Store):
             if not isinstance(error, FileNotFoundError | NotADirectoryError):
                 raise error
 
-        for parent, folders, names in os.walk(self.folder / prefix, onerror=refuse):
+        for parent, folders, names in os.walk(place(self.folder, prefix), onerror=refuse):
             folders[:] = [folder for folder in folders if not is_hidden(folder)]
             for name in names:
                 path = Path(parent, name)
@@ -297,7 +298,7 @@ class LocalStore(Store):
     def folders(self, prefix: str) -> list[str]:
         with self._errors(f"list {prefix or 'the runs'} in"):
             try:
-                with os.scandir(self.folder / checked_prefix(prefix)) as entries:
+                with os.scandir(place(self.folder, checked_prefix(prefix))) as entries:
                     return sorted(entry.name for entry in entries if not is_hidden(entry.name) and entry.is_dir())
             except (FileNotFoundError, NotADirectoryError) as error:
                 if isinstance(error, NotADirectoryError) and not prefix:
@@ -349,7 +350,7 @@ def _link(path: Path, new: Path) -> None:
 
 def _stored(name: str, path: Path) -> StoredObject | None:
     try:
-        status = path.stat()
+        status = path.lstat()
     except OSError as error:
         if error.errno not in _NO_FILE:
             raise

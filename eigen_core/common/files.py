@@ -5,7 +5,7 @@ import os
 import stat
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -37,7 +37,7 @@ _REASONS = {
     errno.EDQUOT: _FULL,
     errno.EFBIG: "the file would exceed the size limit of the process or the file system. Raise the limit or {instead}",
     errno.ENAMETOOLONG: "the path is too long. Choose a shorter one",
-    errno.ELOOP: "its symbolic links form a circle. Correct them or {instead}",
+    errno.ELOOP: "a symbolic link is in its place, or links form a circle. Remove them or {instead}",
     errno.ENXIO: "a pipe, socket or device is in its place. Move it away",
     errno.ENOLCK: _CANNOT_LOCK,
     errno.EOPNOTSUPP: _CANNOT_LOCK,
@@ -141,11 +141,64 @@ def _open_new(path: Path) -> BinaryIO:
     return open(path, "x+b")
 
 
+class ForeignPlaceError(InputError):
+    """A link, pipe or device is in a place of Eigen's own files."""
+
+    def __init__(self, path: str) -> None:
+        kind = "symbolic link" if os.path.islink(path) else "pipe, socket or device"
+        super().__init__(
+            f"{path} is a {kind}. Eigen uses none among its own files, since it could lead to files that are not "
+            "Eigen's: replace it by the file or folder itself. To use another disk, move the whole folder of runs "
+            "there, and name that folder as the store."
+        )
+
+
+def place(root: Path, name: str) -> Path:
+    """Return `root / name`; `ForeignPlaceError` if a folder between the two is a link.
+
+    A user has chosen the folder `root`, which may be a link. Somebody else may have made its content, from where links
+    would lead reads, writes and deletions anywhere. What is at the returned path is not examined: do not follow it.
+    """
+    found = os.fspath(root)
+    *folders, last = name.split("/")
+    for folder in folders:
+        found = f"{found}/{folder}"
+        if os.path.islink(found):
+            raise ForeignPlaceError(found)
+    return Path(found, last)
+
+
+def require_own_files(root: Path, name: str, is_checked: Callable[[str], bool] = lambda _: False) -> Path:
+    """Return `root / name`, a folder that may be missing; `ForeignPlaceError` if `place` raises it.
+
+    It is also raised if anything in the folder is a link, pipe, socket or device, except where `is_checked` is true for
+    its name (relative to the folder): whoever reads those files takes anything but a regular file for damage.
+    """
+    path = place(root, f"{name}/")
+    folders = [""]
+    with explained("read", path):
+        while folders:
+            folder = folders.pop()
+            with suppress(FileNotFoundError, NotADirectoryError), os.scandir(f"{path}/{folder}") as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(f"{folder}{entry.name}/")
+                    elif not entry.is_file(follow_symlinks=False) and not is_checked(f"{folder}{entry.name}"):
+                        raise ForeignPlaceError(entry.path)
+    return path
+
+
 @contextmanager
-def open_regular_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to read; `IsADirectoryError` if it is a folder, pipe or device."""
+def open_regular_file(path: Path, *, follow: bool = True) -> Iterator[BinaryIO]:
+    """Open a file to read; `IsADirectoryError` if it is a folder, pipe or device, or a link unless `follow`."""
     # O_NONBLOCK: opening a pipe would wait until a process writes to it.
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
+    try:
+        descriptor = os.open(path, flags)
+    except OSError as error:
+        if error.errno == errno.ELOOP and not follow:
+            raise IsADirectoryError(errno.EISDIR, "a link is in its place") from error
+        raise
     with open(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise IsADirectoryError

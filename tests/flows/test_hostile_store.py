@@ -5,8 +5,9 @@ the commands that open a run are called.
 """
 
 import os
+import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -14,9 +15,11 @@ from unittest.mock import patch
 import pytest
 from cli_cases import eigen
 from flow_cases import eigen_environment, run_eigen, small_flow_config
+from folder_digest import digest
 from hostile_settings import nested
 from operation_cases import listening
 
+from eigen_core.checkpoint.integrity import is_verified
 from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.checkpoint.session import create_run, open_session
 from eigen_core.checkpoint.snapshot import Snapshot
@@ -88,6 +91,7 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hostile
     for setting in MACHINE_SETTINGS.values():
         monkeypatch.delenv(setting.variable, raising=False)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
     with listening() as listener, patch.dict(os.environ):
         found = Hostile(tmp_path, *listener)
         monkeypatch.syspath_prepend(str(found.modules))
@@ -152,6 +156,82 @@ def test_no_text_is_followed_by_commands_that_compute(hostile: Hostile, trained:
     if which < len(values):
         plant(hostile, trained, nested(key, values[which]))
         hostile.assert_not_followed(*use(hostile))
+
+
+_KINDS: dict[str, Callable[[Path, Path], object]] = {
+    "link": lambda path, kept: path.symlink_to(kept),
+    "link inside": lambda path, _: path.symlink_to("config.json" if path.name != "config.json" else "blobs"),
+    "link out": lambda path, kept: path.symlink_to(os.path.relpath(kept, path.parent)),
+    "circle": lambda path, _: path.symlink_to(path.name),
+    "link to a folder": lambda path, kept: path.symlink_to(kept.parent),
+    "FIFO": lambda path, _: os.mkfifo(path),
+    "device": lambda path, _: path.symlink_to("/dev/zero"),
+}
+_OF_COMMANDS = (
+    *("lock", "alive", "act.json", "uploads.json", "starts.json", "plots/fitness.png", "backtests/champion/curve.csv"),
+    *("memory/20260101T000000-000001-train.md", "tensorboard/events", "mlflow.db.part", "lease/000001"),
+)
+_CHANGES = (["clean", "--older-than", "0s"], ["memory"], ["resume", "--set", "generations=2"])
+
+
+def places_of(store: Path) -> list[str]:
+    """All files and folders of a run, with those that commands write, and the run's folder."""
+    for name in _OF_COMMANDS:
+        (store / "run" / name).parent.mkdir(exist_ok=True, parents=True)
+        (store / "run" / name).touch()
+    return [*sorted(path.relative_to(store).as_posix() for path in store.rglob("run/**/*")), "run"]
+
+
+def replaced(hostile: Hostile, name: str, kind: str) -> None:
+    """What was there is now in a folder of somebody else, beside other files of theirs."""
+    path, kept = hostile.store / name, hostile.theirs / "kept"
+    hostile.theirs.mkdir()
+    path.rename(kept)
+    for folder in {hostile.theirs, kept, kept / "ab"} if kept.is_dir() else {hostile.theirs}:
+        folder.mkdir(exist_ok=True)
+        for theirs in ("diary", ".writing-0123", "e" * 64):
+            (folder / theirs).write_text("mine")
+    _KINDS[kind](path, kept)
+
+
+def require_untouched(hostile: Hostile, name: str, kind: str, commands: Iterable[Sequence[str]]) -> None:
+    copy = hostile.store.with_name("planted")
+    shutil.copytree(hostile.store, copy)
+    replaced(hostile, name, kind)
+    theirs, names = digest(hostile.theirs), sorted(hostile.store.rglob("*"))
+    for command in commands:
+        said = said_by(hostile, *command)
+        assert digest(hostile.theirs) == theirs, (name, kind, command)
+        if not is_verified(name.removeprefix("run/")) and command[0] != "runs":
+            refusal = "There is no run" if (name, kind) == ("run", "FIFO") else f"{hostile.store / name} is a "
+            assert f"eigen: {refusal}" in said, (name, kind, command, said)
+            assert sorted(hostile.store.rglob("*")) == names, (name, kind, command)
+    shutil.rmtree(hostile.store)
+    shutil.rmtree(hostile.theirs)
+    copy.rename(hostile.store)
+
+
+def test_what_lies_elsewhere_stays_whatever_is_in_a_place_of_a_run(hostile: Hostile, trained: Any) -> None:
+    plant(hostile, trained, {})
+    for number, name in enumerate(places_of(hostile.store)):
+        folder = (hostile.store / name).is_dir()
+        kind = "link" if folder else list(_KINDS)[number % len(_KINDS)]
+        changes = _CHANGES[:2] if is_verified(name.removeprefix("run/")) else _CHANGES
+        require_untouched(hostile, name, kind, (*changes, ["runs"]))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", _KINDS)
+def test_no_command_touches_what_lies_elsewhere(hostile: Hostile, trained: Any, kind: str) -> None:
+    plant(hostile, trained, {})
+    names, out = places_of(hostile.store), str(hostile.store.with_name("out"))
+    verified = [name for name in names if is_verified(name.removeprefix("run/"))]
+    export = ["export", "--champion", out]
+    others = (["backtest"], ["report", "--out", out], ["importance"])
+    for name in {*names} - {*verified}:
+        require_untouched(hostile, name, kind, (*others, ["act"], export, *_LOOKS, *_CHANGES))
+    for name in (*verified[:2], *verified[-2:]):  # two blobs, the configuration, the manifest
+        require_untouched(hostile, name, kind, (["act"], export, *_LOOKS, *_CHANGES))
 
 
 def all_at_once(hostile: Hostile) -> dict[str, Any]:

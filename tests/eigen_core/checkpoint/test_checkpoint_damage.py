@@ -218,7 +218,7 @@ def test_an_unreadable_configuration_without_a_generation_is_refused(tmp_path: P
 @pytest.mark.parametrize("obstacle", OBSTACLES)
 def test_a_lock_that_is_no_file_is_refused_at_once(run: RunDirectory, obstacle: str) -> None:
     replace_by(run.path / "lock", obstacle)
-    if obstacle in ("link to nothing", "terabyte of zeros", "empty file"):
+    if obstacle == "terabyte of zeros":
         with run.lock():
             assert FileLock(run.path / "lock").is_taken()
         return

@@ -20,7 +20,7 @@ from eigen_core.checkpoint import store as store_module
 from eigen_core.checkpoint.store import LocalStore, MissingObjectError, RemoteStore, Store, StoreUnavailableError
 from eigen_core.checkpoint.store_location import open_store
 from eigen_core.common.errors import InputError
-from eigen_core.common.files import temporary_files_in
+from eigen_core.common.files import ForeignPlaceError, temporary_files_in
 
 BLOCK = 8 << 20
 BOUNDARY = b"\r\n--==0==\r\n\r\n--==0==--"
@@ -289,19 +289,34 @@ def test_what_begins_with_a_dot_is_not_seen(local: LocalStore) -> None:
     assert local.folders("a/") == []
 
 
-def test_links_are_followed_to_files_and_to_other_disks(local: LocalStore, tmp_path: Path) -> None:
+def test_a_store_may_be_a_link_and_nothing_in_it_is_followed(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
+    (tmp_path / "runs").symlink_to("disk")
+    local = LocalStore(tmp_path / "runs")
     local.put("a/file", b"1")
     (local.folder / "a" / "link").symlink_to(local.folder / "a" / "file")
-    (local.folder / "big").symlink_to(tmp_path / "disk")
-    local.put("big/a", b"1")
-    assert [found.name for found in local.objects("a/")] == ["a/file", "a/link"]
-    assert local.read("a/link", 1) == b"1"
-    assert local.folders("") == ["a", "big"]
-    assert [found.name for found in local.objects("big/")] == ["big/a"]
-    for name in ("a", "big"):
+    (local.folder / "big").symlink_to("a")
+    assert [found.name for found in local.objects("")] == ["a/file"]
+    assert local.stat("a/link") is None
+    for name in ("a", "a/link"):
         with pytest.raises(MissingObjectError):
             local.read(name, 10)
+    uses: list[Callable[[], object]] = [
+        lambda: local.put("big/file", b"2"),
+        lambda: local.create("big/new", b"2"),
+        lambda: local.read("big/file", 1),
+        lambda: local.stat("big/file"),
+        lambda: local.objects("big/"),
+        lambda: local.folders("big/"),
+        lambda: local.delete(["big/file"]),
+    ]
+    for use in uses:
+        with pytest.raises(ForeignPlaceError, match="big is a symbolic link"):
+            use()
+    local.put("a/link", b"2")
+    local.delete(["a/link", "big"])
+    assert [path.name for path in sorted((tmp_path / "disk").rglob("*"))] == ["a", "file"]
+    assert local.read("a/file", 1) == b"1"
 
 
 @pytest.mark.parametrize("in_the_way", ["file", "folder"])
