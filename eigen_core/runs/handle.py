@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -409,8 +410,8 @@ def require_trusted_task(task: str, subject: str, named: Sequence[str | None]) -
     text = task if task.isprintable() and len(task) <= _LONGEST_TASK else quoted(task)
     raise InputError(
         f"{subject} {text}, which imports a module, and neither a store nor a flow run's parameters may choose "
-        f"what is imported here. If you trust that module, name the task again: --set task={text}, or set the "
-        f"environment variable {TASK_VARIABLE}={text}."
+        f"what is imported here. If you trust that module, name the task again: --set task={shlex.quote(text)}, or set "
+        f"the environment variable {TASK_VARIABLE}={shlex.quote(text)}."
     )
 
 

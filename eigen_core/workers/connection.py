@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import shlex
 import socket
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -84,7 +85,7 @@ def key_of(run: str) -> str:
 def worker_command(scheduler: str) -> str:
     """Return the shell command that starts a worker of a scheduler, on any machine with Eigen."""
     # The run's own guard watches the memory.
-    return f"dask worker {scheduler} --nthreads 1 --memory-limit 0"
+    return f"dask worker {shlex.quote(scheduler)} --nthreads 1 --memory-limit 0"
 
 
 @dataclass(frozen=True)

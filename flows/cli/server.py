@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -55,7 +56,7 @@ def print_up(console: Console, home: "StateDirectory", brought: "UpResult", resu
     if resumed is not None:
         _print_fact(console, "resuming", resumed)
     if brought.server is not None:
-        _print_fact(console, "for prefect", f"export PREFECT_API_URL={brought.api}")
+        _print_fact(console, "for prefect", f"export PREFECT_API_URL={shlex.quote(brought.api)}")
 
 
 def print_down(
@@ -330,7 +331,7 @@ def launch(*, options: RunOptions) -> None:
         ):
             raise InputError(
                 f"Run '{name}' is in {here}, and the worker would begin another one in {config.checkpoint.store}: add "
-                f"--store {here} to continue it, or choose another name with --run."
+                f"--store {shlex.quote(here)} to continue it, or choose another name with --run."
             )
         goes_on = not any(given) and exists
         if goes_on:

@@ -1,6 +1,7 @@
 """Eigen's deployments (`train/gpu` trains, `cleanup/weekly` cleans stores), schedules, automations and flow runs."""
 
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -197,7 +198,7 @@ def _run_prefect_deploy(api: str) -> None:
             raise Stopped(f"Prefect has not deployed {path} within {_DEPLOY_SECONDS:.0f} s. Try again.") from None
     if ended.returncode != 0:
         said = [line.strip() for line in f"{ended.stdout}\n{ended.stderr}".splitlines() if line.strip()]
-        raise Stopped(f"`prefect deploy --prefect-file {path}` failed: {' '.join(said[-3:])}")
+        raise Stopped(f"`prefect deploy --prefect-file {shlex.quote(str(path))}` failed: {' '.join(said[-3:])}")
 
 
 RESUME_NAME = "resume-after-crash"
@@ -418,7 +419,7 @@ def _occupied(active: FlowRun, page: str) -> str:
     does = "was launched before and waits for a worker" if waits else "is being trained"
     return (
         f"{what} {does} (flow run {active.name}, {page}), and only one is trained at a time: wait until it has ended, "
-        f"or cancel it in that page or with `prefect flow-run cancel {active.id}`."
+        f"or cancel it in that page or with `prefect flow-run cancel {shlex.quote(str(active.id))}`."
     )
 
 

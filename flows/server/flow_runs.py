@@ -1,6 +1,7 @@
 """The flow runs (Prefect's records of attempts to train a run) of deployment `train/gpu`, their worker and logs."""
 
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -348,7 +349,7 @@ def _moment(flow_run: FlowRun) -> float:
 def _stopped(client: SyncPrefectClient, flow_run: FlowRun, run: str) -> str | None:
     state = flow_run.state
     assert state is not None
-    go_on = f"`eigen launch --run {run}` continues it."
+    go_on = f"`eigen launch --run {shlex.quote(run)}` continues it."
     if state.is_paused():
         return f"Flow run {flow_run.name} is suspended: resume it in its page. Or: {go_on}"
     if state.is_cancelled() or state.is_cancelling():
