@@ -164,24 +164,28 @@ _BOUNDED = _Bounded()
 
 _SCHEME = r"(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,30}://"
 # After the colon comes a password, which may contain slashes, or a port, which is a number.
-_USER = rf"{_SCHEME}(?:[^/?#\s]*|[^@/:\s]*:(?!\d+(?:/|$))[^@\s]*)@"
-_SECRET = r"(?:password|passwd|pwd|token|secret|signature|sig|credentials?|api_?key|access_?key)"
-_PARAMETER = rf"{_SCHEME}\S*[?&;#](?:[a-z0-9_-]*[_-])?{_SECRET}="
+_LOGIN = r"(?:[^/?#\s]{0,2000}|[^@/:\s]{0,200}:(?!\d+(?:/|\s|$))[^@\s]{0,2000})@"
+# Without a scheme: `user:password@host`, but neither a path of Windows nor an address for e-mail.
+_BARE_LOGIN = (
+    r"""(?<![\w.+%:/\\@-])(?!mailto:)[\w.+%-]{1,60}(?:@[\w.-]{1,60})?:(?![/\\])[^\s@/\\,;"']{1,200}@(?=[\w\[])"""
+)
+_LONG_SECRET = "(?:password|passwd|pwd|token|secret|signature|credentials?|(?:api|access|account)_?key)"
+_SHORT_SECRET = "(?:key|jwt|code|sas|sig|auth|pass)"
+_NAME = rf"(?:[a-z0-9_.-]{{0,60}}{_LONG_SECRET}|(?:[a-z0-9_.-]{{0,60}}[_.-])?{_SHORT_SECRET})"
+_USER = re.compile(rf"({_SCHEME}){_LOGIN}|{_BARE_LOGIN}", re.IGNORECASE)
+_PARAMETER = re.compile(rf"([?&;#]{_NAME}=)[^&;#\s]+", re.IGNORECASE)
 _LONGEST = 4_096
 """`has_credentials` searches only this many characters, since its time is quadratic in them; no setting is longer."""
-_CREDENTIALS = re.compile(f"{_USER}|{_PARAMETER}", re.IGNORECASE)
-_HIDDEN = re.compile(rf"({_SCHEME})(?:[^/?#\s]*|[^@/:\s]*:(?!\d+(?:/|\s|$))[^@\s]*)@", re.IGNORECASE)
-_HIDDEN_PARAMETER = re.compile(rf"([?&;#](?:[a-z0-9_-]*[_-])?{_SECRET}=)[^&;#\s]*", re.IGNORECASE)
 
 
 def has_credentials(text: str) -> bool:
-    """Whether a text contains a URL with a user name, a password or a secret parameter (such as `token=`)."""
-    return "://" in text and _CREDENTIALS.search(text[:_LONGEST]) is not None
+    """Whether a text contains a user with a password, a URL with a user, or a secret parameter (such as `?token=`)."""
+    return any(secret.search(text[:_LONGEST]) for secret in (_USER, _PARAMETER))
 
 
 def without_credentials(text: str) -> str:
-    """Replace the user name, the password and the values of secret parameters in each URL of a text by three dots."""
-    return _HIDDEN_PARAMETER.sub(r"\1...", _HIDDEN.sub(r"\1...@", text))
+    """Replace the users, passwords and values of secret parameters in URLs and addresses of a text by three dots."""
+    return _PARAMETER.sub(r"\1...", _USER.sub(r"\1...@", text))
 
 
 DISTRIBUTION = "eigen-trader"

@@ -94,6 +94,22 @@ _URLS = [
     f"https://{_SECRET}@host",
     f"https://host/path?access_token={_SECRET}",
 ]
+_NAMES = (
+    "jwt key code sas sig token auth pass api-key api_key apikey X-Amz-Signature client_secret csrftoken AccountKey"
+)
+_TEXTS = [
+    *_URLS,
+    f"user:{_SECRET}@host:5000",
+    f"me@example.org:{_SECRET}@host",
+    f"at user.name:{_SECRET}:1@host/database",
+    *(
+        f"{host}host/path?day=1{sign}{name}={_SECRET}"
+        for name in _NAMES.split()
+        for host in ("", "s3://")
+        for sign in "&;#"
+    ),
+    *(f"host?{name}={_SECRET}" for name in _NAMES.split()),
+]
 
 
 @pytest.mark.parametrize("url", _URLS)
@@ -138,6 +154,14 @@ def test_a_store_is_not_opened_with_a_password_in_its_url(url: str) -> None:
         "sqlite:///folder/name@host.db",
         "tcp://host:8786",
         "/home/me@x/runs",
+        "me@example.org",
+        "mailto:me@example.org",
+        "git@example.org:group/project@main",
+        "https://host/find?keyword=a&monkey=b&codes=c&token=&design=d",
+        r"C:\Users\me@x",
+        "D:/data/me@x",
+        r"(?P<symbol>\w+)@(?P<code>\w+)",
+        "gym:module:Name-v0",
     ],
 )
 def test_a_text_without_a_password_is_unchanged(text: str) -> None:
@@ -145,8 +169,9 @@ def test_a_text_without_a_password_is_unchanged(text: str) -> None:
     assert without_credentials(f"{text} does not answer") == f"{text} does not answer"
 
 
-@pytest.mark.parametrize("url", _URLS)
+@pytest.mark.parametrize("url", _TEXTS)
 def test_a_password_is_hidden_in_messages_of_libraries(url: str) -> None:
+    assert has_credentials(url)
     said = without_credentials(f"API request to {url} failed: {url}")
     assert _SECRET not in said
     assert "host" in said
