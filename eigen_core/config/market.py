@@ -64,6 +64,9 @@ class MarketConfig(Section):
     prices, a loss of 99 % on the last day."""
     context: Annotated[tuple[Text, ...], Field(max_length=100_000, fail_fast=True, strict=False)] = ()
     """Symbols that agents observe but cannot trade (an index, a rate)."""
+    levels: Annotated[tuple[Text, ...], Field(max_length=100_000, fail_fast=True, strict=False)] = ()
+    """Symbols of `market.context` that are no prices but levels, which may be zero or negative (a spread, a rate):
+    agents observe their closes as the feature `level`, and no other feature of them."""
     features: Literal["returns", "classic", "columns"] = "returns"
     """Feature set: `returns` does not depend on the price level; `classic` is the nine features of the system that
     Eigen replaces; `columns` is only the numeric columns that the files have besides prices and volume."""
@@ -109,6 +112,15 @@ class MarketConfig(Section):
         if pattern is not None and pattern.count("{symbol}") != 1:
             raise ValueError(f"market.symbol_from {quoted(pattern)} must have {{symbol}} once, as in {{symbol}}-1d.csv")
         return pattern
+
+    @model_validator(mode="after")
+    def _levels_are_context(self) -> Self:
+        if tradable := sorted({*self.levels} - {*self.context}):
+            raise ValueError(
+                f"market.levels names {quoted(tradable[0])}, which market.context lacks: add it there, since "
+                "agents cannot trade a level"
+            )
+        return self
 
     @model_validator(mode="after")
     def _time_zone_is_known(self) -> Self:

@@ -95,7 +95,7 @@ def audit_market(config: Config, days: int) -> MarketAudit:
     market = config.market
     source = find_source(market)
     rows = read_rows(source, config)
-    prices, report = clean_prices(rows, str(source.path), market.context)
+    prices, report = clean_prices(rows, str(source.path), market.context, market.levels)
     config.require_days(len(prices.days))
     features = PanelFeatures(prices, market)
     splits = Splits.of_days(len(prices.days), market)
@@ -109,7 +109,7 @@ def audit_market(config: Config, days: int) -> MarketAudit:
         last = prices.days[position]
         for future in FUTURES:
             # No context symbols: they may have no price before `last`, and only trading distinguishes them.
-            changed, _ = clean_prices(_rows_with_future(rows, last, future), "the remaining prices", ())
+            changed, _ = clean_prices(_rows_with_future(rows, last, future), "the remaining prices", (), market.levels)
             changes = _changes(features, PanelFeatures(changed, market), position, splits.train)
             for name, normalised, symbol, day in changes:
                 if day >= 0:

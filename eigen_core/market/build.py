@@ -1,6 +1,7 @@
 """Build the panel of a configuration: read, clean, compute features, normalise; and cache it."""
 
 import logging
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -104,7 +105,7 @@ def read_rows(source: Source, config: Config) -> PriceRows:
                 f"{days.min()} to {days.max()}: change market.first_date or market.last_date."
             )
     while market.suspicious == "drop":
-        _, report = clean_prices(rows, str(source.path), ())
+        _, report = clean_prices(rows, str(source.path), (), market.levels)
         if not (found := distorting_rows(report.suspicious)):
             break
         if len(found) > _MOST_DROPPED * len(days):
@@ -118,7 +119,7 @@ def read_rows(source: Source, config: Config) -> PriceRows:
 
 def _read_features(source: Source, config: Config) -> tuple[PanelFeatures, DataReport]:
     market = config.market
-    prices, report = clean_prices(read_rows(source, config), str(source.path), market.context)
+    prices, report = clean_prices(read_rows(source, config), str(source.path), market.context, market.levels)
     _refuse_suspicious(report, market)
     features = PanelFeatures(prices, market)
     _release_free_memory()
@@ -132,8 +133,11 @@ def _release_free_memory() -> None:
 
 def _refuse_suspicious(report: DataReport, market: MarketConfig) -> None:
     if market.suspicious == "refuse" and (found := distorting_rows(report.suspicious)):
+        levels = {row.symbol: None for row in found if row.kind == "not positive" and row.symbol in market.context}
+        flag = f"market.levels=[{','.join((*market.levels, *levels))}]"
+        advice = f"If {', '.join(levels)} is no price but a level, add `--set {shlex.quote(flag)}`. " if levels else ""
         raise InputError(
-            f"{' '.join(describe_rows(found))} Such rows distort all metrics: correct them, drop them with "
+            f"{' '.join(describe_rows(found))} {advice}Such rows distort all metrics: correct them, drop them with "
             "`--set market.suspicious=drop`, or keep them with `--set market.suspicious=keep`."
         )
 

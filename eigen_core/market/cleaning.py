@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -40,6 +40,7 @@ class CleanPrices:
         volume: not negative, divided by the factor (adjusted close / close) that prices were multiplied by.
         has_range, has_volume: the files have highs and lows; they have volumes above zero.
         own: values of the files' other numeric columns, by heading.
+        levels: values of `market.levels` by symbol, float64 `[days]`; their closes are 1 where these are known.
     """
 
     days: Days
@@ -53,6 +54,7 @@ class CleanPrices:
     has_range: bool
     has_volume: bool
     own: Mapping[str, Grid]
+    levels: Mapping[str, Grid] = field(default_factory=dict)
 
     @property
     def suspended(self) -> NDArray[np.bool_]:
@@ -61,8 +63,11 @@ class CleanPrices:
         return np.asarray((self.volume == 0.0) & has_volume & ~np.isnan(self.close))
 
 
-def clean_prices(rows: PriceRows, source: str, context: Sequence[str]) -> tuple[CleanPrices, DataReport]:
-    """Clean the rows of all files; return prices and a report. Symbols of `context` come last and are not tradable.
+def clean_prices(
+    rows: PriceRows, source: str, context: Sequence[str], levels: Sequence[str] = ()
+) -> tuple[CleanPrices, DataReport]:
+    """Clean the rows of all files; return prices and a report. Symbols of `context` come last and are not tradable;
+    those of `levels` are no prices, and any number is right.
 
     Raises:
         InputError: no symbol has a usable price, a symbol of `context` is missing, none is left to trade, or prices
@@ -78,6 +83,13 @@ def clean_prices(rows: PriceRows, source: str, context: Sequence[str]) -> tuple[
     # Keep days with any price in the source, even an invalid one.
     given = np.logical_or.reduce([(~np.isnan(grid)).any(axis=1) for role, grid in raw.items() if role != "volume"])
     days, raw = days[given], {role: grid[given] for role, grid in raw.items()}
+    level_values: dict[str, Grid] = {}
+    for column, symbol in enumerate(rows.symbols):
+        if symbol in levels:
+            values = np.where(np.abs(raw["close"][:, column]) <= _LARGEST_PRICE, raw["close"][:, column], np.nan)
+            for role, grid in raw.items():
+                grid[:, column] = np.where(np.isnan(values) | (role not in BAR), np.nan, 1.0)
+            level_values[symbol] = values
     lowest = {role: 0.0 if role == "volume" else _SMALLEST_PRICE for role in raw}
     usable = {
         role: np.where((grid >= lowest[role]) & (grid <= _LARGEST_PRICE), grid, np.nan) for role, grid in raw.items()
@@ -104,6 +116,7 @@ def clean_prices(rows: PriceRows, source: str, context: Sequence[str]) -> tuple[
         has_range={"high", "low"} <= has,
         has_volume=bool((volume > 0.0).any()),
         own={name: grid[given][:, order] for name, grid in own.items()},
+        levels=level_values,
     )
     if "open" not in has:
         counts["missing_opens"] = 0
@@ -118,7 +131,8 @@ def clean_prices(rows: PriceRows, source: str, context: Sequence[str]) -> tuple[
         last_day=str(days[-1]),
         symbols=histories,
         universe=UniverseAudit.of(days, assets, prices.close, factor[:, order]),
-        suspicious=suspicious,
+        suspicious=tuple(row for row in suspicious if row.symbol not in levels or row.kind != "stale"),
+        levels=tuple(level_values),
         large_moves=large_moves,
         suspended_days=int(prices.suspended.sum()),
         dropped_symbols=tuple(rows.symbols[position] for position in np.flatnonzero(~has_price)),

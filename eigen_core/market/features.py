@@ -26,7 +26,7 @@ FORWARD_FILL_DAYS = 10
 """Consecutive days without a price on which a symbol keeps its last features; on further ones they are unknown."""
 
 _GROUP = "eigen.features"
-_COLUMNS = "columns"
+_COLUMNS, _LEVEL = "columns", "level"
 _RETURN_DAYS, _VOLATILITY_DAYS, _MEAN_DAYS = (1, 5, 20, 60, 120), (20, 60), (20, 60, 200)
 _RSI_DAYS, _MACD_DAYS, _TRIX_DAYS, _VOLUME_DAYS = 14, (12, 26, 9), 30, 60
 _SAMPLE_DAYS = 400
@@ -234,7 +234,8 @@ class PanelFeatures:
     """The features that `market` selects, for each symbol (column of `prices`), before normalisation.
 
     `of_column` computes the values of one symbol. `names` has all features, and ends with `own_names`: other numeric
-    columns of the files, then features of feature functions. `shape` is (days, symbols, features).
+    columns of the files (`columns.NAME` if another feature is called NAME), then features of feature functions. `shape`
+    is (days, symbols, features).
 
     Raises:
         InputError: a function is not registered or fails, the files lack columns that `market` needs, or names repeat.
@@ -249,7 +250,10 @@ class PanelFeatures:
                 "symbol, prices and volume: add one to each file, or name other features."
             )
         of_set = feature_names(market.features, prices.has_range, prices.has_volume)
-        self.own_names = (*self._columns, *(name for function in self.functions for name in function.names))
+        of_set += (_LEVEL,) if prices.levels else ()
+        computed = tuple(name for function in self.functions for name in function.names)
+        columns = (f"{_COLUMNS}.{name}" if name in {*of_set, *computed} else name for name in self._columns)
+        self.own_names = (*columns, *computed)
         self.names = (*of_set, *self.own_names)
         self.shape: tuple[int, int, int] = (*prices.close.shape, len(self.names))
         if repeated := [name for name, count in Counter(self.names).items() if count > 1]:
@@ -260,6 +264,10 @@ class PanelFeatures:
         bars, prices = self.bars(column), self.prices
         of_set = column_features(bars, self.market.features, prices.has_range, prices.has_volume)
         priced = ~np.isnan(bars.close)
+        if prices.levels:
+            level = prices.levels.get(prices.symbols[column])
+            of_set = of_set if level is None else np.full_like(of_set, np.nan)
+            of_set = np.column_stack([of_set, np.full(len(priced), np.nan) if level is None else level])
         own = [np.where(priced, prices.own[name][:, column], np.nan) for name in self._columns]
         return np.column_stack([of_set, *own, *self.of_functions(column).values()])
 
@@ -269,9 +277,13 @@ class PanelFeatures:
     def of_functions(self, column: int) -> dict[str, Series]:
         """Return the features that feature functions compute for one symbol, float64 `[days]`, by name."""
         days, bars = self.bars(column).with_price()
+        symbol, unknown = self.prices.symbols[column], np.full(len(self.prices.days), np.nan)
         features: dict[str, Series] = {}
         for function in self.functions:
-            values = function.features_of(bars, symbol := self.prices.symbols[column])
+            if symbol in self.prices.levels:
+                features |= dict.fromkeys(function.names, unknown)
+                continue
+            values = function.features_of(bars, symbol)
             if set(values) != set(function.names):
                 raise InputError(
                     f"The feature function '{function.name}' returned {', '.join(values)} for {symbol}, but "
@@ -279,7 +291,7 @@ class PanelFeatures:
                     "prices."
                 )
             for name in function.names:
-                features[name] = np.full(len(self.prices.days), np.nan)
+                features[name] = unknown.copy()
                 features[name][days] = values[name]
         return features
 

@@ -225,7 +225,17 @@ def panel_fingerprint(source: Source, market: MarketConfig, features: PanelFeatu
     within_days = market.intraday == "aggregate"
     # `refuse` also drops an unfinished last day of bars.
     counted = ("drop", "refuse") if within_days else ("drop",)
-    names = "own_features", "purge_days", "first_date", "last_date", "symbols", "symbol_from", "date_format", "decimal"
+    names = (
+        "own_features",
+        "levels",
+        "purge_days",
+        "first_date",
+        "last_date",
+        "symbols",
+        "symbol_from",
+        "date_format",
+        "decimal",
+    )
     optional = {
         **{name: getattr(market, name) for name in names},
         "columns": market.columns.model_dump(exclude_none=True),

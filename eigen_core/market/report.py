@@ -41,6 +41,7 @@ _SENTENCES: Mapping[str, str] = {
     "rows": "Read {rows:row}{in_files} from {source} ({layout}).",
     "days": "The panel has {days:day} from {first_day} to {last_day} and {tradable:tradable symbol}.",
     "context": "Context only: {context}.",
+    "levels": "Levels, observed as the feature level: {levels}.",
     "own_features": "Own features: {own_features}.",
     "look_ahead": "",
     "late": "Start later: {late}.",
@@ -190,6 +191,7 @@ class DataReport:
     dropped_symbols: tuple[str, ...] = ()
     ignored_columns: tuple[str, ...] = ()
     ignored_files: tuple[str, ...] = ()
+    levels: tuple[str, ...] = ()
     own_features: tuple[str, ...] = ()
     look_ahead: tuple[str, ...] = ()
     bars: int = 0

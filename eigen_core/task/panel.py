@@ -91,7 +91,7 @@ class PanelDimensions:
                 "takes columns of the data as features: plan with the data (market.data), or without such features."
             )
         features = len(feature_names(market.features, has_range=True, has_volume=True))
-        features += sum(len(function.names) for function in feature_functions(market))
+        features += bool(market.levels) + sum(len(function.names) for function in feature_functions(market))
         return cls(days, columns, assets, features)
 
     def __str__(self) -> str:

@@ -36,6 +36,7 @@ _LOOKS = (["show"], ["show", "--json"], ["verify", "--deep"], ["runs"])
 _TRUSTED_TEXTS = (
     "market.data",
     "market.context",
+    "market.levels",
     "market.own_features",
     "market.time_zone",
     "task",

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from eigen_core.common.errors import InputError
 from eigen_core.market import Panel, build_panel
+from eigen_core.market.audit import audit_market
 from eigen_core.market.features import FORWARD_FILL_DAYS, Bars, FeatureSet, column_features, feature_names
 from eigen_core.task.panel import PanelDimensions
 
@@ -160,6 +161,39 @@ def test_both_go_together_and_the_report_names_the_own_ones(
     assert build_panel(config, tmp_path / "cache")[1] == report
 
 
+def test_columns_named_like_built_in_features_or_functions_are_used_beside_them(
+    prices: Path, bars: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_features(monkeypatch, tmp_path / "package", ["gap"])
+    path = write_csv(tmp_path / "p.csv", bars.rename(columns={"Mood": "macd", "news count": "gap"}))
+    panel, report = build_panel(small_config(path, own_features=["columns", "gap"]), tmp_path / "cache")
+    assert report.own_features == ("columns.macd", "columns.gap", "gap")
+    plain = built(prices, own_features=["columns", "gap"])
+    np.testing.assert_array_equal(panel.features, plain.features)
+
+
+def test_a_level_below_zero_is_observed_as_it_is(tmp_path: Path, bars: pd.DataFrame) -> None:
+    days = bars.loc[bars["symbol"] == "AAA", "date"].reset_index(drop=True)
+    values = np.round(np.sin(np.arange(len(days)) / 9.0), 2)
+    spread = pd.DataFrame({"date": days, "symbol": "SPREAD", "close": values})
+    path = write_csv(tmp_path / "p.csv", pd.concat([bars.drop(columns=["Mood", "news count"]), spread]))
+    with pytest.raises(InputError, match=r"no price but a level, add `--set 'market.levels=\[SPREAD\]'`"):
+        built(path, context=["SPREAD"])
+    config = small_config(path, context=["SPREAD"], levels=["SPREAD"])
+    panel, report = build_panel(config, tmp_path / "cache")
+    assert "Levels, observed as the feature level: SPREAD." in report.lines()
+    assert panel.feature_names[-1] == "level"
+    assert panel.valid[:, 2].all()
+    expected = scaled(values, values[: panel.splits.train.stop])
+    np.testing.assert_allclose(values_of(panel, "level", 2), expected, atol=1e-6)
+    assert not panel.features[:, 2, :-1].any()
+    without = built(write_csv(tmp_path / "q.csv", bars.drop(columns=["Mood", "news count"])))
+    np.testing.assert_array_equal(panel.features[:, :2, :-1], without.features)
+    assert audit_market(config, 2).is_clean
+    with pytest.raises(ValueError, match=r"market\.levels names 'AAA', which market\.context lacks"):
+        small_config(path, levels=["AAA"])
+
+
 def test_function_gets_the_days_with_a_price_alone(
     tmp_path: Path, bars: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,7 +222,10 @@ def test_columns_of_several_files(tmp_path: Path, bars: pd.DataFrame) -> None:
     ("change", "words"),
     [
         (lambda frame: frame.drop(columns=["Mood", "news count"]), "no numeric column except date"),
-        (lambda frame: frame.rename(columns={"Mood": "range"}), "Several features are called 'range'"),
+        (
+            lambda frame: frame.rename(columns={"Mood": "range", "news count": "columns.range"}),
+            "Several features are called 'columns.range'",
+        ),
         (lambda frame: frame.assign(Mood=frame["Mood"].astype(object).mask(frame.index == 7, "good")), "line 9"),
         (
             lambda frame: pd.concat([frame, frame.iloc[:1].assign(Mood=5.0)]),
