@@ -391,9 +391,10 @@ def alerts(
     ] = None,
     off: Annotated[bool, flag("--off", "Send no more requests.")] = False,
 ) -> None:
-    """Have the server send a POST request when a training is finished, crashed, failed, blocked or does not fit.
+    """Have the server send a POST request when a flow run ends, unless a user stopped it: once for each final state.
 
-    The request is JSON with the keys text (a sentence, which Slack shows), flow_run, state and page.
+    The request is JSON with the keys text (which Slack shows), flow_run, state, message (the result, or why it failed),
+    seconds (of training), generation (the newest on disk) and page.
     """
     if (url is None) != off:
         raise InputError("Give the URL that gets the requests, or --off.")

@@ -38,6 +38,8 @@ from flows.server.artifacts import artifact_key
 from flows.server.flow_runs import (
     BLOCKED_NAME,
     DEPLOYMENT,
+    GENERATION_LABEL,
+    GUARD_NAME,
     PLAN_NAME,
     POOL,
     RESUME,
@@ -100,6 +102,8 @@ def deploy(api: str) -> None:
         for automation in (resume_automation(trains), zombie_automation(trains)):
             _delete_automations(client, automation.name, trains)
             client.create_automation(automation)
+        if _automations_named(client, ALERT_NAME, trains):
+            _create_alert(client, trains)
         for name in DEPLOYMENTS:
             deployment = client.read_deployment_by_name(name)
             client.update_deployment(deployment.id, DeploymentUpdate(version=code_version()))
@@ -208,7 +212,8 @@ SILENT_SECONDS = 90.0
 """Seconds without a heartbeat after which a flow run counts as crashed: three intervals between heartbeats (set in
 deployments/prefect.yaml), and less than a concurrency slot's lease of 300 s."""
 
-_ALERTED_STATES = ("Completed", "Crashed", "Failed", BLOCKED_NAME, PLAN_NAME)
+_ALERTED_STATES = ("Completed", "Crashed", "Failed", GUARD_NAME, BLOCKED_NAME, PLAN_NAME)
+_ONCE = timedelta(days=3_650)
 _BLOCK = "eigen-alert"
 _BLOCK_TYPE = "webhook"
 _FLOW_RUNS = "prefect.flow-run.*"
@@ -245,13 +250,18 @@ def zombie_automation(deployment_id: UUID) -> AutomationCore:
 
 
 def set_alert(client: SyncPrefectClient, deployment_id: UUID, url: str) -> None:
-    """Let the server POST to `url` (HTTP, HTTPS) when a training completes, crashes, fails, is blocked or too large."""
+    """Let the server POST to `url` (HTTP, HTTPS) once for each final state of a flow run but a user's stop."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InputError(
             f"'{without_credentials(url)}' cannot be called: give an address such as https://hooks.example.org/x."
         )
     Webhook(url=SecretStr(url), headers=SecretDict({"Content-Type": "application/json"})).save(_BLOCK, overwrite=True)
+    _create_alert(client, deployment_id)
+
+
+def _create_alert(client: SyncPrefectClient, deployment_id: UUID) -> None:
+    """Create the automation that calls the saved webhook, in place of an earlier one."""
     block = client.read_block_document_by_name(_BLOCK, _BLOCK_TYPE)
     _delete_automations(client, ALERT_NAME, deployment_id)
     client.create_automation(_alert_automation(deployment_id, block.id, ui_of(str(client.api_url))))
@@ -264,17 +274,32 @@ def remove_alert(client: SyncPrefectClient, deployment_id: UUID) -> None:
 
 
 def _alert_automation(deployment_id: UUID, block: UUID, ui: str) -> AutomationCore:
+    generation = f"(flow_run.labels or {{}}).get('{GENERATION_LABEL}')"
     # Slack and others show the field `text`.
-    text = "flow_run.name ~ ': ' ~ flow_run.state.name ~ '. ' ~ (flow_run.state.message or '')"
-    payload = (
-        '{"text": {{ (' + text + ') | tojson }}, "flow_run": {{ flow_run.name | tojson }}, '
-        '"state": {{ flow_run.state.name | tojson }}, "page": "' + ui + '/runs/flow-run/{{ flow_run.id }}"}'
+    text = (
+        "flow_run.name ~ ': ' ~ flow_run.state.name "
+        "~ (' after ' ~ (flow_run.total_run_time | string).split('.')[0] if flow_run.total_run_time else '') "
+        f"~ (', generation ' ~ {generation} ~ ' is on disk' if {generation} else '') "
+        "~ '. ' ~ (flow_run.state.message or '')"
     )
+    fields = {
+        "text": text,
+        "flow_run": "flow_run.name",
+        "state": "flow_run.state.name",
+        "message": "flow_run.state.message",
+        "seconds": "flow_run.total_run_time.total_seconds()",
+        "generation": generation,
+    }
+    written = ", ".join(f'"{key}": {{{{ ({value}) | tojson }}}}' for key, value in fields.items())
+    payload = f'{{{written}, "page": "{ui}/runs/flow-run/{{{{ flow_run.id }}}}"}}'
     return AutomationCore(
         name=ALERT_NAME,
         description="Calls the webhook eigen-alert when a training completes, crashes or fails. From `eigen alerts`.",
         enabled=True,
-        trigger=_reaching(_ALERTED_STATES, deployment_id),
+        # The server evaluates all automations again if one of them failed because the database was locked.
+        trigger=_reaching(_ALERTED_STATES, deployment_id).model_copy(
+            update={"for_each": {"prefect.resource.id", "prefect.state-name"}, "within": _ONCE}
+        ),
         actions=[CallWebhook(block_document_id=block, payload=payload)],
     )
 

@@ -232,6 +232,9 @@ def _all(read: Callable[..., Sequence[T]]) -> Iterator[T]:
 BEGUN_LABEL = "eigen.begun"
 """Label of a flow run that has written its run's configuration to the store; its value is the time (s since 1970)."""
 
+GENERATION_LABEL = "eigen.generation"
+"""Label of a flow run: the newest generation of its run that is on disk."""
+
 _MOST_FLOW_RUNS = 1_000
 
 
@@ -476,6 +479,13 @@ def name_flow_run(name: str, tags: Iterable[str] | None = None) -> None:
             client.update_flow_run(runtime.flow_run.id, name=name, tags=None if tags is None else sorted(tags))
 
 
+def _label_flow_run(labels: Mapping[str, float]) -> None:
+    if runtime.flow_run.id is not None:
+        with client_or_warning("The flow run could not be labelled", get_run_logger()) as client:
+            require_server()
+            client.update_flow_run_labels(UUID(runtime.flow_run.id), dict(labels))
+
+
 class CancellationError(Exception):
     """A user has cancelled this flow run: its process has to end."""
 
@@ -489,6 +499,8 @@ class FlowRunListener(Listener):
         self._reporter = reporter
         self._looked = time.monotonic()
         self._name = ""
+        self.result = f"Run {run} is complete after generation {config.generations}."
+        """Result of the run in sentences."""
 
     def chosen(self, generation: int) -> None:
         config, last = self._config, self._config.generations
@@ -496,20 +508,18 @@ class FlowRunListener(Listener):
         tags = {*runtime.flow_run.tags, run_tag(self._run), f"preset:{config.preset}", f"device:{config.device}"}
         name_flow_run(self._name, tags)
 
-    def prepared(self, training: Training) -> None:  # noqa: ARG002
+    def prepared(self, training: Training) -> None:
         # The run's configuration is in its store by now.
-        if runtime.flow_run.id is not None:
-            with client_or_warning("The flow run could not be labelled", get_run_logger()) as client:
-                require_server()
-                client.update_flow_run_labels(UUID(runtime.flow_run.id), {BEGUN_LABEL: time.time()})
+        _label_flow_run({BEGUN_LABEL: time.time(), GENERATION_LABEL: training.state.generation})
 
     def begun(self, training: Training, starts: "Sequence[Start]") -> None:  # noqa: ARG002
         switch_schedule(True)
         remove_needless_resumes()
 
     def checkpointed(self, training: Training) -> None:
-        name = f"{self._name} ({training.state.generation} done)"
-        self._reporter.report("name", lambda: name_flow_run(name))
+        generation = training.state.generation
+        self._reporter.report("name", lambda: name_flow_run(f"{self._name} ({generation} done)"))
+        self._reporter.report("generation", lambda: _label_flow_run({GENERATION_LABEL: generation}))
 
     def generation_finished(self, record: GenerationRecord, telemetry: Telemetry) -> None:  # noqa: ARG002
         if time.monotonic() - self._looked >= _LOOK_SECONDS:
@@ -517,7 +527,12 @@ class FlowRunListener(Listener):
             correct_state()
             self._looked = time.monotonic()
 
-    def completed(self, training: Training, result: HoldoutResult | None) -> None:  # noqa: ARG002
+    def completed(self, training: Training, result: HoldoutResult | None) -> None:
+        # Imported here because it needs pandas, which commands about flow runs do without.
+        from eigen_core.reporting.tables import champion_sentence, holdout_sentence
+
+        held_out = [] if result is None else [holdout_sentence(result)]
+        self.result = " ".join([self.result, champion_sentence(training.state.history), *held_out])
         # A flow run that cannot report its end to the server would count as crashed.
         wait_until(server_is_there, _REPORT_SECONDS, every=1.0)
         remove_needless_resumes()

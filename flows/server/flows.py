@@ -141,7 +141,7 @@ keep_training_without_slot()
 
 
 @flow(name="train", flow_run_name=initial_name, persist_result=False, on_cancellation=[stop_resuming])
-def train_flow(config: FormConfig, run: str | None = None, resume: bool = False) -> State[None] | None:
+def train_flow(config: FormConfig, run: str | None = None, resume: bool = False) -> State[None]:
     """Train a population until the run has all its generations, from its newest checkpoint if there is one.
 
     After training, the state is `Completed`. Without training, it is `Completed` too, but named `AlreadyFinished` if

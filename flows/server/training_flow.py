@@ -48,7 +48,7 @@ STOP_REQUESTS = (TerminationSignal, Pause)
 R = TypeVar("R")
 
 # After these states the schedule is switched off: there is nothing to resume, or a user must act first.
-_LAST_NAMES = (flow_runs.FINISHED_NAME, flow_runs.NOTHING_NAME, flow_runs.BLOCKED_NAME)
+_LAST_NAMES = ("Completed", flow_runs.FINISHED_NAME, flow_runs.NOTHING_NAME, flow_runs.BLOCKED_NAME)
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ def _launch_settings(run: str) -> dict[str, Any]:
     return StateDirectory.of(os.environ).launch_settings(run) if flow_runs.own_deployment() is not None else {}
 
 
-def train_flow_run(config: Config, run: str | None, *, resume: bool) -> State[None] | None:
+def train_flow_run(config: Config, run: str | None, *, resume: bool) -> State[None]:
     set_umask(os.environ)
     # Prefect gives extra loggers the handler that sends records to its server, and no level: INFO would be dropped.
     for name in LOGGERS:
@@ -237,12 +237,12 @@ def train_flow_run(config: Config, run: str | None, *, resume: bool) -> State[No
         # A run that had begun can be trained again once its store or its data are corrected.
         _switch_schedule_after(end.of_begun_run if resume else end)
         raise
-    if ended is None or ended.name in _LAST_NAMES:
+    if ended.name in _LAST_NAMES:
         flow_runs.switch_schedule(False)
     return ended
 
 
-def _train(run: ChosenRun) -> State[None] | None:
+def _train(run: ChosenRun) -> State[None]:
     logger = get_run_logger()
     with (
         run.attempt(),
@@ -252,7 +252,8 @@ def _train(run: ChosenRun) -> State[None] | None:
         retry_once(),
         stop_requests_unmasked(STOP_REQUESTS),
     ):
-        listeners = (flow_runs.FlowRunListener(run.config, run.name, reporter), pages, tracking)
+        flow_run = flow_runs.FlowRunListener(run.config, run.name, reporter)
+        listeners = (flow_run, pages, tracking)
         try:
             trained = train_run(
                 run.config, run.name, run_phase=_run_phase, listeners=listeners, stop_requests=STOP_REQUESTS
@@ -264,11 +265,7 @@ def _train(run: ChosenRun) -> State[None] | None:
         except MemoryGuardError as error:
             pages.ended(str(error))
             return Failed(name=flow_runs.GUARD_NAME, message=str(error), data=error)
-    if trained:
-        return None
-    return Completed(
-        name=flow_runs.FINISHED_NAME, message=f"Run {run.name} has all {run.config.generations} generations."
-    )
+    return Completed(name="Completed" if trained else flow_runs.FINISHED_NAME, message=flow_run.result)
 
 
 def _switch_schedule_after(end: End) -> None:

@@ -1,7 +1,9 @@
 """Calls, log and database of a training that nobody watches, also one begun with Prefect's own command."""
 
 import json
+import re
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler
 from queue import Queue
@@ -42,18 +44,21 @@ def test_an_address_is_called_when_a_training_ends_in_a_way_that_matters(
         number = operated.submit("alerted", settings, 1)
         operated.ask(f"flow_runs/{number}/set_state", state={"type": "CANCELLED", "name": "Cancelled"}, force=True)
         message = 'generation 1 <twice> "ended"'
-        blocked = {"type": "FAILED", "name": "Blocked", "message": message}
-        operated.ask(f"flow_runs/{number}/set_state", state=blocked, force=True)
-        called = heard.get(timeout=120.0)
-    assert called == {
-        "text": f"alerted: Blocked. {message}",
-        "flow_run": "alerted",
-        "state": "Blocked",
-        "page": f"{operated.pages}/runs/flow-run/{number}",
-    }
+        for name in ("Blocked", "Blocked", "MemoryGuard"):
+            state = {"type": "FAILED", "name": name, "message": message}
+            operated.ask(f"flow_runs/{number}/set_state", state=state, force=True)
+        called = [heard.get(timeout=120.0) for _ in range(2)]
+    page, ends = f"{operated.pages}/runs/flow-run/{number}", ("Blocked", "MemoryGuard")
+    shared = {"flow_run": "alerted", "message": message, "seconds": 0.0, "generation": None, "page": page}
+    assert called == [{**shared, "state": name, "text": f"alerted: {name}. {message}"} for name in ends]
+    assert operated.wait_for_end(operated.submit("reported", settings, 1), 120) == "Completed"
+    reported = heard.get(timeout=120.0)
+    assert (reported["state"], reported["generation"], heard.queue) == ("Completed", 1, deque())
+    assert reported["seconds"] > 0
+    assert reported["message"].startswith("Run reported is complete after generation 1. The champion is ")
+    said = r"reported gen 1-1 \(1 done\): Completed after 0:\d\d:\d\d, generation 1 is on disk\. Run reported is "
+    assert re.match(said, reported["text"])
     assert "No address is called" in operated.eigen("alerts", "--off").stdout
-    # The server repeats an event while its database is locked.
-    assert all(repeated == called for repeated in heard.queue)
 
 
 @pytest.mark.parametrize("active_flow_run", ["a command", "the worker"])

@@ -119,7 +119,7 @@ def scheduled(store: Path) -> State[Any]:
 def fail(config: Config, run: str, monkeypatch: pytest.MonkeyPatch, **parameters: Any) -> None:
     """Begin a run, or go on with it, whose first generation fails."""
     with monkeypatch.context() as patch:
-        patch.setattr(phases, "evolve", Mock(side_effect=FloatingPointError("learning diverged")))
+        patch.setattr(phases, "evolve", Mock(side_effect=RuntimeError("a mistake")))
         assert asked(config, run, return_state=True, **parameters).is_failed()
 
 
@@ -242,7 +242,7 @@ def test_one_that_fails_each_time_is_tried_three_times_under_one_name(
     deployed.switch_on()
     launched(deployed, Crashed(), config=config)
     with monkeypatch.context() as patch:
-        patch.setattr(phases, "start_training", Mock(side_effect=FloatingPointError("no luck")))
+        patch.setattr(phases, "start_training", Mock(side_effect=RuntimeError("no luck")))
         ends = [scheduled(tmp_path) for _ in range(MOST_ATTEMPTS + 2)]
     assert [end.name for end in ends] == [*["Failed"] * MOST_ATTEMPTS, BLOCKED_NAME, BLOCKED_NAME]
     (name,) = (path.name for path in tmp_path.iterdir())
