@@ -19,9 +19,15 @@ from eigen_core.common.errors import WorkerLostError
 from eigen_core.common.process import stop_with_this_process
 from eigen_core.workers.connection import OWN_SECURITY
 
-# Dask profiles the threads a hundred times a second, and checks the event loop fifty times, in the leading process and
-# in each worker. That takes several percent of the time.
-_WITHOUT_PROFILE = {"distributed.worker.profile.enabled": False, "distributed.admin.tick.interval": "1 s"}
+_DASK_SETTINGS = {
+    # Dask profiles the threads a hundred times a second, and checks the event loop fifty times, in the leading process
+    # and in each worker. That takes several percent of the time.
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.tick.interval": "1 s",
+    # HTTP pages need no certificate: they would show every user of this machine the run.
+    "distributed.scheduler.http.routes": [],
+    "distributed.worker.http.routes": [],
+}
 _TLS = "distributed.comm.tls"
 _HOST = "127.0.0.1"
 # A worker ends only after its current computation, and the system may give the leading process only 30 s.
@@ -73,7 +79,7 @@ class LocalWorkers:
         security = Security.temporary()  # type: ignore[no-untyped-call] # distributed has no annotation here
         # Other users cannot read the environment variables of a process.
         settings = {
-            **_WITHOUT_PROFILE,
+            **_DASK_SETTINGS,
             f"{_TLS}.ca-file": security.tls_ca_file,
             f"{_TLS}.worker.cert": security.tls_worker_cert,
             f"{_TLS}.worker.key": security.tls_worker_key,
@@ -81,7 +87,7 @@ class LocalWorkers:
         self._environment = {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2", "PYTHONSAFEPATH": "1"} | {
             f"DASK_{name.upper().replace('.', '__').replace('-', '_')}": str(value) for name, value in settings.items()
         }
-        with dask.config.set({"distributed.scheduler.worker-ttl": f"{lost_seconds} s", **_WITHOUT_PROFILE}):
+        with dask.config.set({"distributed.scheduler.worker-ttl": f"{lost_seconds} s", **_DASK_SETTINGS}):
             self._cluster = LocalCluster(  # type: ignore[no-untyped-call] # distributed has no annotation here
                 n_workers=0,
                 host=_HOST,
@@ -126,7 +132,7 @@ class LocalWorkers:
         taken = Counter(worker.gpu for worker in self._workers.values())
         gpu = min(self._gpus, key=lambda gpu: taken[gpu], default=None)
         command = [sys.executable, "-P", "-m", "dask", "worker", self.address, "--name", name, "--nthreads", "1"]
-        # Else it listens at all addresses of the machine, with HTTP pages that need no certificate.
+        # Else it listens at all addresses of the machine.
         command += ["--host", _HOST, "--dashboard-address", f"{_HOST}:0"]
         command += ["--no-nanny", "--no-dashboard", "--memory-limit", "0", "--death-timeout", "30 s"]
         # Libraries that take long to import are imported while the process that leads prepares the run.

@@ -7,12 +7,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
+import httpx
 import psutil
 import pytest
 import torch
@@ -219,9 +220,16 @@ def test_who_has_no_certificate_of_a_run_reaches_none_of_its_processes(workers: 
     with connected(workers.address) as client:
         client.wait_for_workers(workers.count)
         addresses = [workers.address, *client.nthreads()]
+        ports = [client.scheduler_info()["services"]["dashboard"]]
     for process in map(psutil.Process, workers.processes):
-        listening = [one.laddr.ip for one in process.net_connections() if one.status == psutil.CONN_LISTEN]
-        assert set(listening) == {"127.0.0.1"}
+        listening = [one.laddr for one in process.net_connections() if one.status == psutil.CONN_LISTEN]
+        assert {address.ip for address in listening} == {"127.0.0.1"}
+        ports += [address.port for address in listening]
+    pages = ("", "metrics", "health", "info/main/workers.html", "json/counts.json", "statics/css/base.css")
+    for url in (f"http://127.0.0.1:{port}/{page}" for port in ports for page in pages):
+        # A port with TLS closes the connection.
+        with suppress(httpx.RemoteProtocolError, httpx.ReadError):
+            assert httpx.get(url).status_code == httpx.codes.NOT_FOUND, url
     for address in addresses:
         assert address.startswith("tls://127.0.0.1:")
         stranger = Security.temporary()  # type: ignore[no-untyped-call] # distributed has no annotation here
