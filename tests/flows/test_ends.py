@@ -66,7 +66,7 @@ def test_a_training_tells_the_process_that_started_it_how_it_ended(
 ) -> None:
     """Not by its words, which a user reads, and not if Python crashes."""
     monkeypatch.setattr("eigen_core.run.train_run", Mock(side_effect=error()))
-    monkeypatch.setattr("flows.cli.training.print_plan", Mock())
+    monkeypatch.setattr("flows.cli.plan.print_plan", Mock())
     reading, writing = os.pipe()
     monkeypatch.setenv(END_PIPE, str(writing))
     ended = eigen("train", "--run", "mine", *SETTINGS)
@@ -156,9 +156,9 @@ def test_what_follows_in_a_walk(end: End, trainer: Trainer, monkeypatch: pytest.
 def test_a_walk_in_one_process_asks_for_the_same_command_only_if_that_may_help(
     end: End, error: Callable[[], BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flows.cli.training.require_trainable", Mock(return_value=([], None)))
+    monkeypatch.setattr("flows.cli.walk.require_trainable", Mock(return_value=([], None)))
     monkeypatch.setattr("flows.cli.console.Display.describe", Mock())
-    monkeypatch.setattr("flows.cli.training.print_plan", Mock())
+    monkeypatch.setattr("flows.cli.plan.print_plan", Mock())
     monkeypatch.setattr("eigen_core.run.train_run", Mock(side_effect=error()))
     ended = eigen("walk", "mine", "--folds", "2", "--generations", "1", *SETTINGS)
     assert ended.exit_code != 0
