@@ -16,7 +16,7 @@ from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.session import take_lease
 from eigen_core.common.errors import InputError
 from eigen_core.config.model import CheckpointConfig
-from eigen_core.config.stored import config_from_stored
+from eigen_core.config.stored import FORMAT_KEY, config_from_stored
 from eigen_core.runs.evaluation_log import evaluation_log_damages
 from eigen_core.runs.handle import Run, runs_in
 
@@ -129,6 +129,8 @@ def verify_run(store: str, name: str, *, deep: bool) -> Verification:
     if rules:
         damages += contents.missing_generations(rules)
     damages += evaluation_log_damages(location.store)
+    if deep:
+        damages += _ledger_damages(location, contents)
     return Verification(
         name,
         deep,
@@ -137,6 +139,18 @@ def verify_run(store: str, name: str, *, deep: bool) -> Verification:
         len(unreferenced),
         sum(stored.bytes for stored in unreferenced),
     )
+
+
+def _ledger_damages(location: RunLocation, contents: RunContents) -> list[Damage]:
+    # Imported here because it loads what plays a market, which other checks do without.
+    from eigen_core.judging.act import LEDGER_NAME, read_ledger
+
+    begun = contents.first_config()
+    try:
+        read_ledger(location.root / location.name / LEDGER_NAME, isinstance(begun, dict) and begun.get(FORMAT_KEY, 1))
+    except InputError as error:
+        return [Damage(None, LEDGER_NAME, f"cannot be used: {error}", LEDGER_NAME)]
+    return []
 
 
 def _keep_rules(contents: RunContents, manifests: Sequence[Manifest]) -> tuple[list[CheckpointConfig], list[Damage]]:

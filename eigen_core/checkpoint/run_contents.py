@@ -56,9 +56,9 @@ from eigen_core.checkpoint.store import (
     StoreUnavailableError,
     check_run_name,
 )
-from eigen_core.checkpoint.store_location import is_remote, open_store, run_root, store_folder
+from eigen_core.checkpoint.store_location import is_remote, open_store, own_folder, run_root
 from eigen_core.common.errors import InputError
-from eigen_core.common.files import ForeignPlaceError, require_own_files
+from eigen_core.common.files import ForeignPlaceError
 from eigen_core.common.text import size as in_mb
 from eigen_core.config.model import CheckpointConfig
 
@@ -567,8 +567,7 @@ class RunLocation:
         check_run_name(name)
         location = cls(name, open_store(url), run_root(url, settings.local), is_remote(url))
         # Before anything is read: a link to a folder would let a resume delete what is there.
-        chosen = store_folder(settings.local) if location.remote else location.root
-        require_own_files(chosen, (location.root / name).relative_to(chosen).as_posix(), is_verified)
+        own_folder(url, settings.local, name, is_verified)
         return location
 
     @property

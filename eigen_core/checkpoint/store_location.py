@@ -2,12 +2,13 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import unquote
 
 from eigen_core.checkpoint.store import GcsLocation, LocalStore, Store
 from eigen_core.common.errors import InputError
+from eigen_core.common.files import require_own_files
 from eigen_core.common.text import has_credentials
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -90,6 +91,13 @@ def run_root(url: str, local: str) -> Path:
     if location is None:
         return store_folder(url)
     return store_folder(local).joinpath(".remote", "gs", location.bucket, *location.prefix.split("/"))
+
+
+def own_folder(url: str, local: str, name: str, is_checked: Callable[[str], bool] = lambda _: False) -> Path:
+    """Return the folder `name` in `run_root`, which may be missing; raises as `require_own_files`."""
+    root = run_root(url, local)
+    chosen = store_folder(local) if is_remote(url) else root
+    return require_own_files(chosen, (root / name).relative_to(chosen).as_posix(), is_checked)
 
 
 def store_from_environment(environ: Mapping[str, str]) -> str | None:

@@ -25,6 +25,7 @@ _NOT_A_FOLDER = "a file is in the place of a folder. Move it away or {instead}"
 _FORBIDDEN = "permission is denied. Change the permissions or {instead}"
 _FULL = "there is no space left. Free some or {instead}"
 _CANNOT_LOCK = "its file system cannot lock files. Choose a folder on a local disk"
+_NOT_REGULAR = errno.ENXIO, "not a regular file"
 _REASONS = {
     errno.ENOENT: "a folder is missing and cannot be created there. Create it or {instead}",
     errno.ENOTDIR: _NOT_A_FOLDER,
@@ -38,7 +39,7 @@ _REASONS = {
     errno.EFBIG: "the file would exceed the size limit of the process or the file system. Raise the limit or {instead}",
     errno.ENAMETOOLONG: "the path is too long. Choose a shorter one",
     errno.ELOOP: "a symbolic link is in its place, or links form a circle. Remove them or {instead}",
-    errno.ENXIO: "a pipe, socket or device is in its place. Move it away",
+    errno.ENXIO: "a folder, link, pipe, socket or device is in its place. Move it away",
     errno.ENOLCK: _CANNOT_LOCK,
     errno.EOPNOTSUPP: _CANNOT_LOCK,
 }
@@ -179,7 +180,7 @@ def require_own_files(root: Path, name: str, is_checked: Callable[[str], bool] =
     with explained("read", path):
         while folders:
             folder = folders.pop()
-            with suppress(FileNotFoundError, NotADirectoryError), os.scandir(f"{path}/{folder}") as entries:
+            with suppress(FileNotFoundError), os.scandir(f"{path}/{folder}") as entries:
                 for entry in entries:
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(f"{folder}{entry.name}/")
@@ -197,11 +198,11 @@ def open_regular_file(path: Path, *, follow: bool = True) -> Iterator[BinaryIO]:
         descriptor = os.open(path, flags)
     except OSError as error:
         if error.errno == errno.ELOOP and not follow:
-            raise IsADirectoryError(errno.EISDIR, "a link is in its place") from error
+            raise IsADirectoryError(*_NOT_REGULAR) from error
         raise
     with open(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise IsADirectoryError
+            raise IsADirectoryError(*_NOT_REGULAR)
         yield file
 
 

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import logging
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +18,11 @@ from eigen_core.checkpoint.integrity import DamagedFileError, checksummed, parse
 from eigen_core.checkpoint.manifest import Manifest
 from eigen_core.checkpoint.run_contents import RunContents
 from eigen_core.common.errors import InputError
-from eigen_core.common.files import explained, replacing
+from eigen_core.common.files import explained, make_folder, open_regular_file, replacing
+from eigen_core.common.process import default_cache_root
 from eigen_core.config import AccountConfig, Config
 from eigen_core.config.registry import Date
+from eigen_core.config.stored import FORMAT_KEY
 from eigen_core.generation.state import resolve_device
 from eigen_core.judging.backtest import NextOrders, Order, decision_of, decisions_among, task_backtest
 from eigen_core.judging.run_backtests import agents_on_market, newest_of_run, require_prices
@@ -27,8 +31,13 @@ from eigen_core.market import Panel
 from eigen_core.market.build import TrainingDays, inference_panel
 from eigen_core.runs.handle import Run
 
-_UNCHECKED = "eigen act 1"
+logger = logging.getLogger(__name__)
+
+LEDGER_NAME = "act.json"
+_UNCHECKED: Literal["eigen act 1"] = "eigen act 1"
 """`format` of the ledgers that earlier versions of Eigen wrote, which have no checksum."""
+_CHECKED_SINCE = 7
+"""Format version of the configuration from which on runs began when all ledgers had a checksum."""
 _ANOTHER_FILE = "give another file with --ledger"
 
 KnownPrices = tuple[float | None, float | None, float | None]
@@ -49,7 +58,7 @@ class ActLedger(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format: Literal["eigen act 2"] = "eigen act 2"
+    format: Literal["eigen act 1", "eigen act 2"] = "eigen act 2"
     run: str
     champion: str
     champion_generation: int
@@ -63,22 +72,29 @@ class ActLedger(BaseModel):
         return max(self.days, default=self.began)
 
 
-def read_ledger(path: Path) -> ActLedger | None:
+def read_ledger(path: Path, begun: object) -> ActLedger | None:
     """Return the ledger in a file; None if the file does not exist.
+
+    `begun` is the format version of the configuration with which the run began, as it is stored. A ledger without a
+    checksum is accepted only if `begun` is older than checksums, and this machine has not written one to the file.
 
     Raises:
         InputError: the file cannot be read, is no ledger, or does not have the checksum that it contains.
     """
     with explained("read", path, _ANOTHER_FILE):
-        if not path.exists():
+        try:
+            with open_regular_file(path) as file:
+                content = file.read()
+        except FileNotFoundError:
             return None
-        content = path.read_bytes()
     try:
         known = json.loads(content)
-        if isinstance(known, dict) and known.get("format") == _UNCHECKED:
-            return ActLedger.model_validate({**known, "format": "eigen act 2"})
-        if isinstance(known, dict) and "run" in known:
+        if not isinstance(known, dict) or "run" not in known:
+            raise ValueError("no ledger")
+        if known.get("format") != _UNCHECKED:
             known = parse_checksummed(content)
+        elif type(begun) is not int or begun >= _CHECKED_SINCE or _mark_of(path).exists():
+            raise DamagedFileError("has no checksum")
         return ActLedger.model_validate(known)
     except DamagedFileError as error:
         raise InputError(
@@ -89,10 +105,21 @@ def read_ledger(path: Path) -> ActLedger | None:
         raise InputError(f"{path} is no ledger of orders: move it away, or name another file with --ledger.") from error
 
 
+def _mark_of(path: Path) -> Path:
+    """Return a file that exists if this machine has written a checksum to the ledger `path`."""
+    return default_cache_root() / "ledgers" / f"{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()}.act"
+
+
 def write_ledger(ledger: ActLedger, path: Path) -> None:
     """Write the ledger with a checksum, replacing the file atomically; raise `InputError` if it cannot be written."""
+    mark = _mark_of(path)
+    try:
+        make_folder(mark.parent)
+        mark.touch()
+    except OSError as error:
+        logger.warning("Make %s writable (%s): without it, a ledger may lose its checksum unnoticed.", mark, error)
     with explained("write", path, _ANOTHER_FILE), replacing(path) as target:
-        target.write(checksummed(ledger.model_dump(mode="json")))
+        target.write(checksummed({**ledger.model_dump(mode="json"), "format": "eigen act 2"}))
 
 
 _NAMES = ("open", "high", "close")
@@ -255,8 +282,8 @@ def act(store: str, run: str, *, data: str | None = None, date: str | None = Non
     contents, manifest = newest_of_run(opened)
     weights = stored_weights(contents, manifest, CHAMPION)
     champion = hashlib.sha256(weights.numpy().tobytes()).hexdigest()
-    path = ledger or opened.location.root / run / "act.json"
-    kept = read_ledger(path)
+    path = ledger or opened.location.root / run / LEDGER_NAME
+    kept = read_ledger(path, contents.config().get(FORMAT_KEY, 1))
     if kept is not None:
         _require_ledger(kept, path, champion, manifest, date)
         config = config.model_copy(update={"account": kept.account})
@@ -273,11 +300,14 @@ def act(store: str, run: str, *, data: str | None = None, date: str | None = Non
         )
     found = _orders(config, panel, weights, kept, path)
     reconciliation = reconcile(kept, found, panel)
+    if kept.format == _UNCHECKED:
+        logger.warning("%s had no checksum, since an earlier version of Eigen wrote it. Now it has one.", path)
     if today not in kept.days:
         # Prices that the agent observed or traded stay as the ledger first stored them.
         first = max(0, int(np.searchsorted(panel.dates, np.datetime64(kept.began))) - config.market.window + 1)
         prices = {**prices_of(panel, first), **kept.prices}
-        kept = kept.model_copy(update={"days": {**kept.days, today: found.orders}, "prices": prices})
+        write_ledger(kept.model_copy(update={"days": {**kept.days, today: found.orders}, "prices": prices}), path)
+    elif kept.format == _UNCHECKED:
         write_ledger(kept, path)
     return Act(run, champion, kept.began, found, reconciliation, path)
 

@@ -15,7 +15,7 @@ from pydantic import JsonValue
 
 from eigen_core.checkpoint.integrity import checksummed, parse_checksummed
 from eigen_core.checkpoint.store import WALKS, MissingObjectError, Store, check_run_name
-from eigen_core.checkpoint.store_location import open_store, run_root
+from eigen_core.checkpoint.store_location import open_store, own_folder
 from eigen_core.common.errors import InputError
 from eigen_core.config import BatchSamplingConfig, Config, merge
 from eigen_core.config.loading import config_from_values
@@ -163,7 +163,7 @@ def with_purge(config: Config, purge_days: int | None) -> Config:
 
 def folder_of(walk: Walk) -> Path:
     checkpoint = walk.config.checkpoint
-    return run_root(checkpoint.store, checkpoint.local) / WALKS / walk.name
+    return own_folder(checkpoint.store, checkpoint.local, f"{WALKS}{walk.name}")
 
 
 def save_walk(walk: Walk) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Protocol, Self, TypeV
 import numpy as np
 
 from eigen_core.checkpoint.run_contents import RunLocation
+from eigen_core.common.files import place
 from eigen_core.common.records import GenerationRecord, Record, Telemetry
 from eigen_core.common.text import without_credentials
 from eigen_core.config import Config
@@ -316,7 +317,8 @@ class MlflowTracker:
         self.errors = MlflowException, SQLAlchemyError, OSError
         settings = config.reporting
         given = settings.mlflow_uri or os.environ.get("MLFLOW_TRACKING_URI")
-        self._database = None if given else location.root.absolute() / DATABASE_NAME
+        # The slash: the database itself must not be a link either.
+        self._database = None if given else place(location.root.absolute(), f"{DATABASE_NAME}/")
         self._folder = location.root.absolute() / location.name
         self._uri = given or f"sqlite:///{self._database}"
         self._experiment = settings.mlflow_experiment

@@ -46,8 +46,9 @@ _MOST_BYTES = 2**24
 _READERS = 16
 # If several processes add an entry at once, one succeeds and the others retry.
 _ATTEMPTS = 1_000
-LAST = 99_999_999
-"""The greatest number that an entry's name can have."""
+LAST = 1_000_000
+"""The greatest number of an entry: each missing one counts as a look, so a forged number must not make up millions."""
+_Number = Annotated[int, Field(ge=0, le=LAST)]
 
 _Kind = TypeVar("_Kind", bound=Record)
 
@@ -58,7 +59,7 @@ class Head(Record):
 
     ledger: str
     """Random identifier of the log, drawn when the log was created: a new store at the same URL has another one."""
-    number: Annotated[int, Field(ge=0, le=LAST)]
+    number: _Number
     sha256: str
 
 
@@ -73,11 +74,20 @@ def _copied_head(store: Store) -> Head | None:
         return None
 
 
+def _lost_head(store: Store) -> Head | None:
+    """Return the copy here of a head that the store has lost; None if the store has no file of a log: it is new."""
+    copied = _copied_head(store)
+    is_begun = copied is not None and (store.objects(EVALUATION_LOG) or _names(store, EVALUATION_CHAIN, _ENTRY))
+    return copied if is_begun else None
+
+
 def _head_or_new(store: Store) -> Head:
     found = _stored_head(store)
     if found is not None:
         return found
-    head = Head(ledger=uuid.uuid4().hex, number=0, sha256="")
+    lost = _lost_head(store)
+    # With another identifier, so that the damage stays known.
+    head = Head(ledger=uuid.uuid4().hex, number=lost.number if lost else 0, sha256=lost.sha256 if lost else "")
     content = head.model_dump_json().encode()
     # If several processes create the head at once, one succeeds.
     if not store.create(CHAIN_HEAD, content):
@@ -127,7 +137,7 @@ class Look(Record):
 
 
 class _Entry(Record):
-    number: int
+    number: _Number
     previous: str
     """SHA-256 of the entry before this one; empty in the first."""
     look: Look
@@ -176,10 +186,12 @@ class Looks:
 
 def record_look(store: Store, look: Look) -> None:
     """Add a look to the log, unless the log has one of the same name."""
-    content = look.model_dump_json().encode()
-    if store.stat(look.name) is not None or not store.create(look.name, content):
+    if store.stat(look.name) is not None:
         return
+    # Before the look, with which the store of a new log would not be empty.
     ledger = _head_or_new(store).ledger
+    if not store.create(look.name, look.model_dump_json().encode()):
+        return
     for _ in range(_ATTEMPTS):
         last = _newest_entry(store, ledger)
         if last.number == LAST:
@@ -202,7 +214,7 @@ def record_look(store: Store, look: Look) -> None:
 def _newest_entry(store: Store, ledger: str) -> Head:
     """Return the newest entry that the chain, the stored head or its copy here names; number 0: there is no entry."""
     heads = [head for head in (_stored_head(store), _copied_head(store)) if head is not None and head.ledger == ledger]
-    newest = max(_names(store, EVALUATION_CHAIN, _ENTRY), default=None)
+    newest = max((name for name in _names(store, EVALUATION_CHAIN, _ENTRY) if _number(name) <= LAST), default=None)
     if newest is not None:
         sha256 = _sha256(_contents(store, [newest]).get(newest, b""))
         heads.append(Head(ledger=ledger, number=_number(newest), sha256=sha256))
@@ -245,8 +257,11 @@ class _EvaluationLog(NamedTuple):
     def read(cls, store: Store) -> Self:
         # Read before the entries, since an entry is written before its head.
         stored, copied = _stored_head(store), _copied_head(store)
-        heads = [head for head in (stored, copied) if stored and head and head.ledger == stored.ledger]
-        entries, lost = _chain(_contents(store, _names(store, EVALUATION_CHAIN, _ENTRY)), heads)
+        missing = _lost_head(store) if stored is None else None
+        known = missing or stored
+        heads = [head for head in (stored, copied) if known and head and head.ledger == known.ledger]
+        listed = _names(store, EVALUATION_CHAIN, _ENTRY)
+        entries, lost = _chain(_contents(store, [name for name in listed if _number(name) <= LAST]), heads)
         chained = {entry.look.name: entry.look for entry in entries}
         before = {name: digest for entry in entries for name, digest in entry.before.items() if _NAME.fullmatch(name)}
         # A look is written before its entry, so the looks of all listed entries exist by now.
@@ -271,14 +286,19 @@ class _EvaluationLog(NamedTuple):
             first, last = _entry_name(numbers[0]), _entry_name(numbers[-1])
             name = first if first == last else f"{first} to {last}"
             damages.append(Damage(None, name, "was changed or deleted", first))
-        begun = {entry.ledger for entry in entries} - {""}
+        damages += [
+            Damage(None, name, f"has a number above {LAST:,}, which no log reaches, and counts as a look", name)
+            for name in listed
+            if _number(name) > LAST
+        ]
+        begun = {entry.ledger for entry in entries} - {""} | ({missing.ledger} if missing else set())
         if stored is None and begun:
             stored = _stored_head(store)  # Another process may have created it since.
         without_head = bool(begun) and (stored is None or begun != {stored.ledger})
         if without_head:
             damages.append(Damage(None, CHAIN_HEAD, "was changed or deleted and counts as a look", CHAIN_HEAD))
         # The look of a lost entry is most likely one that no other entry names.
-        unknown = max(0, sum(map(len, lost)) - alone) + without_head
+        unknown = max(0, sum(map(len, lost)) - alone) + without_head + sum(_number(name) > LAST for name in listed)
         return cls(looks, unreadable, unknown, tuple(damages))
 
 

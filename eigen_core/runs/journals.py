@@ -15,7 +15,7 @@ from pydantic import AwareDatetime, Field, JsonValue
 from eigen_core.checkpoint.integrity import ATTEMPTS_NAME, checksummed, parse_checksummed
 from eigen_core.checkpoint.run_contents import RunContents, RunLocation
 from eigen_core.checkpoint.store import LocalStore, MissingObjectError, StoreUnavailableError
-from eigen_core.checkpoint.store_location import is_remote, run_root
+from eigen_core.checkpoint.store_location import is_remote, own_folder
 from eigen_core.common.errors import InputError
 from eigen_core.common.progress import checked_by
 from eigen_core.common.records import Record
@@ -214,7 +214,7 @@ def remember_own_settings(config: Config, name: str) -> None:
 
 
 def _own_store(store: str, local: str) -> LocalStore:
-    return LocalStore(run_root(store, local) / ".own")
+    return LocalStore(own_folder(store, local, ".own"))
 
 
 HEARTBEAT = "alive"

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from eigen_core.checkpoint.store import check_run_name
-from eigen_core.checkpoint.store_location import is_remote, run_root
+from eigen_core.checkpoint.store_location import is_remote, own_folder
 from eigen_core.common.errors import FOLLOWS, End, InputError, Next, end_of
 from eigen_core.common.text import install_command
 from flows.cli.common import LARGEST, Json, RunOptions, RunsOn, examples, number, option, run_options
@@ -114,7 +114,7 @@ class Sweep:
     def folder(self) -> Path:
         """Folder of the study (Optuna's SQLite file) and of the runs' logs."""
         checkpoint = self.config.checkpoint
-        return run_root(checkpoint.store, checkpoint.local) / ".sweeps"
+        return own_folder(checkpoint.store, checkpoint.local, ".sweeps")
 
     def champions_of(self, run: str) -> list[float]:
         from eigen_core.runs.handle import Run, status_of

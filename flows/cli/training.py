@@ -13,6 +13,7 @@ from rich.console import Console
 from eigen_core.checkpoint.store import StoreUnavailableError, check_run_name, default_run_name
 from eigen_core.checkpoint.store_location import is_remote, open_store
 from eigen_core.common.errors import InputError, SchedulerLostError, Stopped, StoppedByMemory, WorkerLostError
+from eigen_core.common.files import require_own_files
 from eigen_core.common.process import set_umask
 from eigen_core.common.progress import progress_to
 from eigen_core.runs.listener import observed_by
@@ -76,7 +77,9 @@ def train(
         # The first generation of a process warms up caches and allocators.
         profiled = None
         if profile:
-            profiled = Profile(Path.cwd() / f"{name}-profile", min(run.generation + 2, config.generations))
+            profiled = Profile(
+                require_own_files(Path.cwd(), f"{name}-profile"), min(run.generation + 2, config.generations)
+            )
         with nullcontext() if profiled is None else profiled_to(profiled):
             _train(config, name, display)
         if profiled is not None:

@@ -182,17 +182,19 @@ def _train_side_by_side(
     walk = planned()
     from eigen_core.judging.walk_forward import folder_of, save_walk
 
+    folder = folder_of(walk)
+
     runs = [run_jobs.run_job(run, preset, [*given, *_own_settings(config)]) for run, config in walk.runs()]
 
     def train_run(run: RunJob, train: Train, is_stopped: IsStopped) -> None:
         say(f"{run.name} begins")
-        log = folder_of(walk) / f"{run.name}.log"
+        log = folder / f"{run.name}.log"
         run_jobs.require_trained(run, train(run, log, is_stopped), log, "walk")
         say(f"{run.name} is finished")
 
     with run_jobs.job_executor(jobs, runs_on) as in_threads:
         save_walk(walk)
-        folder_of(walk).mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         in_threads(partial(train_run, run) for run in runs if not training.is_finished(run.config, run.name))
     return walk
 

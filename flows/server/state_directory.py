@@ -19,7 +19,7 @@ from eigen_core.checkpoint.locks import FileLock, ProcessIdentity
 from eigen_core.checkpoint.store import check_run_name
 from eigen_core.checkpoint.store_location import is_remote, store_folder, store_from_environment
 from eigen_core.common.errors import InputError, Stopped
-from eigen_core.common.files import explained, replacing
+from eigen_core.common.files import explained, replacing, require_own_files
 from eigen_core.config import Config, merge
 from eigen_core.config.loading import config_from_values, values_of_environment
 from eigen_core.config.model import CheckpointConfig
@@ -122,9 +122,14 @@ class StateDirectory:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> "StateDirectory":
-        """Return the state directory that EIGEN_HOME names, else `.eigen` in the working directory."""
+        """Return the state directory that EIGEN_HOME names, else `.eigen` in the working directory, which is foreign.
+
+        `ForeignPlaceError` if something in it is neither a file nor a folder.
+        """
         given = environ.get("EIGEN_HOME", "").strip()
-        return cls(Path(os.path.expanduser(given)).absolute() if given else Path.cwd() / ".eigen")
+        if given:
+            return cls(require_own_files(Path(os.path.expanduser(given)).absolute(), ""))
+        return cls(require_own_files(Path.cwd(), ".eigen"))
 
     @property
     def worker_name(self) -> str:

@@ -204,7 +204,8 @@ def require_untouched(hostile: Hostile, name: str, kind: str, commands: Iterable
         said = said_by(hostile, *command)
         assert digest(hostile.theirs) == theirs, (name, kind, command)
         if not is_verified(name.removeprefix("run/")) and command[0] != "runs":
-            refusal = "There is no run" if (name, kind) == ("run", "FIFO") else f"{hostile.store / name} is a "
+            place = str(hostile.store / name)
+            refusal = f"Cannot read {place}: a file" if (name, kind) == ("run", "FIFO") else f"{place} is a "
             assert f"eigen: {refusal}" in said, (name, kind, command, said)
             assert sorted(hostile.store.rglob("*")) == names, (name, kind, command)
     shutil.rmtree(hostile.store)
@@ -233,6 +234,45 @@ def test_no_command_touches_what_lies_elsewhere(hostile: Hostile, trained: Any, 
         require_untouched(hostile, name, kind, (*others, ["act"], export, *_LOOKS, *_CHANGES))
     for name in (*verified[:2], *verified[-2:]):  # two blobs, the configuration, the manifest
         require_untouched(hostile, name, kind, (["act"], export, *_LOOKS, *_CHANGES))
+
+
+_SWEEP = ("sweep", "mine", "--vary", "learner.gamma=0.9:0.99", "--trials", "1")
+_WALK = ("walk", "mine", "--folds", "1", "--jobs", "2")
+_BESIDE_RUNS = {
+    "runs/.sweeps": _SWEEP,
+    "runs/.sweeps/mine-000-s1.log": _SWEEP,
+    "runs/walks": _WALK,
+    "runs/walks/mine": _WALK,
+    "runs/walks/mine/mine-fold-1-seed-1.log": _WALK,
+    "runs/looks": ("backtest", "run"),
+    "runs/looks-chain": ("backtest", "run"),
+    "run-profile": ("train", "--run", "run", "--profile"),
+    ".eigen": ("status",),
+    ".eigen/.gitignore": ("up",),
+    ".eigen/server.log": ("up",),
+    "runs/.remote/gs/bucket": ("show", "run", "--store", "gs://bucket"),
+}
+
+
+@pytest.mark.parametrize("name", _BESIDE_RUNS)
+@pytest.mark.parametrize("kind", ["link", pytest.param("FIFO", marks=pytest.mark.thorough)])
+def test_nothing_beside_the_runs_leads_elsewhere(hostile: Hostile, trained: Any, name: str, kind: str) -> None:
+    if name.startswith("runs/looks"):
+        plant(hostile, trained, {})
+    path, theirs = hostile.store.parent / name, hostile.theirs / "kept"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    hostile.theirs.mkdir()
+    if path.suffix in (".log", ".gitignore"):
+        theirs.write_text("mine")
+    else:
+        theirs.mkdir()
+        (theirs / "diary").write_text("mine")
+    _KINDS[kind](path, theirs)
+    before = digest(hostile.theirs)
+    ended = eigen(*_BESIDE_RUNS[name])
+    assert digest(hostile.theirs) == before
+    assert (ended.exit_code, ended.exception.__class__) == (2, SystemExit), ended.output
+    assert kind == "FIFO" or f"{path} is a symbolic link" in ended.output
 
 
 def all_at_once(hostile: Hostile) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """Orders of a champion: day after day those of one backtest, kept in a file that is always whole."""
 
 import json
+import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from cli_cases import eigen
 from trained_run_cases import RUN, trained
 from typer.testing import CliRunner
 
+from eigen_core.checkpoint.integrity import checksummed, parse_checksummed
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError
 from eigen_core.housekeeping import verify_run
@@ -154,15 +157,40 @@ def test_orders_of_another_size_are_named(store: Path, tmp_path: Path) -> None:
     assert (size.issued, size.replayed) == pytest.approx((1.01 * order.money, order.money))
 
 
-def test_an_old_ledger_without_checksum_and_prices_has_them_from_now_on(store: Path, tmp_path: Path) -> None:
-    path = tmp_path / "ledger.json"
+def test_a_ledger_without_checksum_is_believed_once_and_only_of_an_old_run(
+    store: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.copytree(store, tmp_path / "old")
+    path, config = tmp_path / "old" / "runs" / RUN / "act.json", tmp_path / "old" / "runs" / RUN / "config.json"
+
+    def orders(day: int) -> str | None:
+        with suppress(InputError):
+            return str(act(str(tmp_path / "old" / "runs"), RUN, date=date_of(day)).next.orders)
+        assert "act.json has no checksum" in verify_damage(tmp_path / "old" / "runs")
+        return None
+
     acted(store, tmp_path, date_of(360))
-    kept = json.loads(path.read_text())
+    kept = json.loads((tmp_path / "ledger.json").read_text())
     del kept["prices"], kept["checksum"]
-    path.write_text(json.dumps({**kept, "format": "eigen act 1"}))
-    acted(store, tmp_path, date_of(361))
-    assert list(json.loads(path.read_text())["prices"])[-1] == date_of(361)
+    old = json.dumps({**kept, "format": "eigen act 1"})
+    path.write_text(old)
+    assert orders(360) is None
+    begun: Any = parse_checksummed(config.read_bytes())
+    for version in (True, 7, 6):
+        config.write_bytes(checksummed({**begun, "config": {**begun["config"], "format_version": version}}))
+        assert path.read_text() == old
+        assert (orders(360) is not None) == (version == 6)
+    assert "act.json had no checksum, since an earlier version of Eigen wrote it" in caplog.text
+    assert verify_damage(tmp_path / "old" / "runs") == ""
     assert "checksum" in json.loads(path.read_text())
+    assert orders(361) is not None
+    assert list(json.loads(path.read_text())["prices"])[-1] == date_of(361)
+    path.write_text(old)
+    assert orders(361) is None
+
+
+def verify_damage(store: Path) -> str:
+    return "; ".join(str(damage) for damage in verify_run(str(store), RUN, deep=True).damages)
 
 
 @pytest.mark.parametrize("change", ["began", "checksum", "order"])

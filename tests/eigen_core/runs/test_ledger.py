@@ -149,6 +149,30 @@ def test_the_head_of_a_ledger_that_is_changed_or_deleted_is_named(
     assert CHAIN_HEAD in [damage.path for damage in evaluation_log_damages(five)]
 
 
+@pytest.mark.parametrize("kept", [4, 0])
+def test_a_machine_that_has_added_looks_knows_them_though_look_chain_and_head_are_gone(five: Store, kept: int) -> None:
+    """With the first looks, or only the first entry of the chain, left."""
+    left = [look_of(agent).name for agent in AGENTS[:kept]] or [f"{EVALUATION_CHAIN}00000001.json"]
+    five.delete([name for name in (*files(five), CHAIN_HEAD) if name not in left])
+    for more in range(2):
+        assert counted(five).count >= 5 + more
+        assert CHAIN_HEAD in [damage.path for damage in evaluation_log_damages(five)] or more
+        assert evaluation_log_damages(five)
+        record_look(five, look_of("f"))
+
+
+def test_a_forged_number_of_an_entry_makes_up_no_looks(five: Store) -> None:
+    forged, entry = f"{EVALUATION_CHAIN}99999999.json", five.read(f"{EVALUATION_CHAIN}00000005.json", 2**20)
+    for content in (entry.replace(b'"number":5', b'"number":99999999'), b"{}"):
+        five.put(forged, content)
+        assert (counted(five).count, [damage.path for damage in evaluation_log_damages(five)]) == (6, [forged])
+    record_look(five, look_of("f"))
+    assert counted(five).count == 7
+    five.put(CHAIN_HEAD, five.read(CHAIN_HEAD, 2**20).replace(b'"number":6', b'"number":1000000'))
+    with pytest.raises(InputError, match="which no log reaches"):
+        record_look(five, look_of("g"))
+
+
 def test_a_machine_that_has_added_looks_knows_them_though_the_store_is_put_back(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,15 +277,6 @@ def test_a_foreign_entry_names_no_file_outside_of_the_ledger(store: Store) -> No
     store.put("looks-chain/00000002.json", json.dumps(entry).encode())
     assert counted(store).count == 2
     assert counted(store).damages
-
-
-def test_a_number_that_no_ledger_reaches_costs_nothing(store: Store) -> None:
-    record_look(store, look_of("a"))
-    store.put("looks-chain/99999999.json", b"{}")
-    assert counted(store).count > 1
-    assert counted(store).damages
-    with pytest.raises(InputError, match="which no log reaches"):
-        record_look(store, look_of("b"))
 
 
 @pytest.mark.parametrize("name", ["looks", "looks-chain", "ledger.json"])
