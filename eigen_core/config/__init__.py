@@ -24,7 +24,7 @@ from eigen_core.config.learning import (
     SacConfig,
     Td3Config,
 )
-from eigen_core.config.market import EnvironmentConfig, MarketConfig, TradingConfig
+from eigen_core.config.market import EnvironmentConfig, MarketConfig, PriceEvent, TradingConfig
 from eigen_core.config.model import (
     PRESET_NAMES,
     AccountConfig,
@@ -61,6 +61,7 @@ __all__ = [
     "PbtConfig",
     "PopulationConfig",
     "PpoConfig",
+    "PriceEvent",
     "SacConfig",
     "Td3Config",
     "TradingConfig",

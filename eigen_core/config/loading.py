@@ -138,6 +138,9 @@ def _parse_value(setting: Setting, text: str) -> object:
 
 def _names(text: str) -> list[str] | str:
     """Return the names in a text like `a, b` or `["a", "b"]`; the text itself if it is not a list of names."""
+    listed_names = json_or_text(text)
+    if isinstance(listed_names, list) and listed_names and all(isinstance(name, str) for name in listed_names):
+        return list(map(str, listed_names))
     inner = text[1:-1] if text.startswith("[") and text.endswith("]") else text
     names = [_unquoted(name.strip()) for name in inner.split(",")] if inner.strip() else []
     return names if all(name and not _BRACKETS_AND_QUOTES & set(name) for name in names) else text

@@ -1,7 +1,12 @@
 """Settings of prices, trading rules and Gymnasium environments."""
 
+import fractions
 import os
+import re
 import zoneinfo
+from collections import Counter
+from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -37,6 +42,51 @@ class ColumnsConfig(Section):
     """Heading of the column of volumes; empty: `volume` or `vol`."""
 
 
+@dataclass(frozen=True)
+class PriceEvent:
+    """A decision about the change of a symbol's price to a day (YYYY-MM-DD), see `market.events`.
+
+    Attributes:
+        kind: `keep`, `drop`, `split`, `ends` or `renamed`.
+        ratio: new shares for one old share in a split, otherwise 1.
+    """
+
+    symbol: str
+    day: str
+    kind: str
+    ratio: fractions.Fraction
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse an event such as `BANK 2022-06-06 split 1:20`; raise ValueError with a sentence if it is none."""
+        found = _EVENT.fullmatch(text)
+        try:
+            if found is None:
+                raise ValueError
+            symbol, day, kind, new, old = found.groups()
+            ratio = fractions.Fraction(int(new or 1), int(old or 1))
+            if not ratio or (kind is None) == (ratio == 1):
+                raise ValueError
+            return cls(symbol, str(date.fromisoformat(day)), kind or "split", ratio)
+        except (ValueError, ZeroDivisionError):
+            raise ValueError(
+                f"market.events: {quoted(text)} is no event: write a symbol, a day and keep, drop, ends, renamed "
+                "or split NEW:OLD, as in BANK 2022-06-06 split 1:20"
+            ) from None
+
+    @property
+    def name_before(self) -> str:
+        """Name of the earlier of two assets that have had the same name (`renamed`)."""
+        return f"{self.symbol}_before_{self.day}"
+
+    def __str__(self) -> str:
+        split = f"split {self.ratio.numerator}:{self.ratio.denominator}"
+        return f"{self.symbol} {self.day} {split if self.kind == 'split' else self.kind}"
+
+
+_EVENT = re.compile(r"(\S.*) (\d{4}-\d\d-\d\d) (?:(keep|drop|ends|renamed)|split (\d{1,6}):(\d{1,6}))", re.ASCII)
+
+
 class MarketConfig(Section):
     """Prices, features and the split of days."""
 
@@ -59,9 +109,14 @@ class MarketConfig(Section):
     """Decimal mark of numbers; the other mark may separate thousands. Empty: a point, or a comma if the numbers in the
     file show it."""
     suspicious: Literal["refuse", "drop", "keep"] = "refuse"
-    """Whether to end with an error (`refuse`), drop rows or keep them, if prices are probably wrong: a factor of three
-    and back, a jump like a split or by a factor of five, a close of zero or below, a symbol's day twice with different
-    prices, a loss of 99 % on the last day."""
+    """Whether prices that no row proves end with an error (`refuse`) or are used (`keep`): a factor of three and back,
+    a jump like a split or by a factor of five, a close of zero or below, a symbol's day twice with different prices, a
+    loss of 99 % on the last day. `drop` leaves out rows after which the price comes back, and refuses the others."""
+    events: Annotated[tuple[Text, ...], Field(max_length=1_000, fail_fast=True, strict=False)] = ()
+    """Decisions about single changes of price, each a symbol, a day and one of: `keep` (the price is right), `drop`
+    (leave out the row; the price must come back), `split NEW:OLD` (NEW shares for OLD ones: earlier prices are
+    multiplied by OLD/NEW, volumes by NEW/OLD), `ends` (the symbol ends on the day before) and `renamed` (from that day
+    on another asset has the name); for example `BANK 2022-06-06 split 1:20`."""
     context: Annotated[tuple[Text, ...], Field(max_length=100_000, fail_fast=True, strict=False)] = ()
     """Symbols that agents observe but cannot trade (an index, a rate)."""
     levels: Annotated[tuple[Text, ...], Field(max_length=100_000, fail_fast=True, strict=False)] = ()
@@ -105,6 +160,19 @@ class MarketConfig(Section):
         """Number of days of validation and holdout, and of the purged days before each of these."""
         purged = self.purge_days * (2 if self.holdout_days else 1)
         return self.validation_days + self.holdout_days + purged
+
+    @property
+    def price_events(self) -> tuple[PriceEvent, ...]:
+        """The decisions in `events`."""
+        return tuple(map(PriceEvent.parse, self.events))
+
+    @field_validator("events")
+    @classmethod
+    def _events_are_decisions(cls, events: tuple[str, ...]) -> tuple[str, ...]:
+        each = Counter((event.symbol, event.day) for event in map(PriceEvent.parse, events))
+        if (most := each.most_common(1)) and most[0][1] > 1:
+            raise ValueError(f"market.events decides twice about {' '.join(most[0][0])}: decide once")
+        return events
 
     @field_validator("symbol_from")
     @classmethod

@@ -1,7 +1,6 @@
 """Build the panel of a configuration: read, clean, compute features, normalise; and cache it."""
 
 import logging
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from eigen_core.common.progress import report_progress
 from eigen_core.config import Config, MarketConfig
 from eigen_core.machine import release_free_memory
 from eigen_core.market.cleaning import CleanPrices, clean_prices
+from eigen_core.market.events import apply_events, described_events, refuse_suspicious
 from eigen_core.market.features import PanelFeatures, Series, feature_functions, look_ahead_of_functions
 from eigen_core.market.formats import BAR
 from eigen_core.market.panel import Panel, Splits, load_panel, normalise, panel_fingerprint, store_panel
@@ -63,14 +63,16 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
         del panel, report
         _release_free_memory()
     panel, report = found
-    _refuse_suspicious(report, market)
+    refuse_suspicious(report.suspicious, market)
     config.require_days(panel.days)
     if report.look_ahead and market.look_ahead == "refuse":
         raise InputError(
             f"{report.look_ahead[0]} A feature must not use later days: correct the function (`eigen audit` tests all "
             "features), or set market.look_ahead=allow."
         )
-    return panel, replace(report, source=str(source.path), ignored_files=source.ignored)
+    return panel, replace(
+        report, source=str(source.path), ignored_files=source.ignored, events=described_events(market)
+    )
 
 
 def read_market(config: Config) -> CleanPrices:
@@ -86,8 +88,9 @@ def read_prices(config: Config) -> CleanPrices:
 
 
 def read_rows(source: Source, config: Config) -> PriceRows:
-    """Read the rows in the period of `config.market`, without suspicious ones if `market.suspicious` is `drop`.
-    `InputError` if the period has no rows, memory is too small for the files, or over 5 % of rows would be dropped."""
+    """Read the rows in the period of `config.market`, changed by `market.events`; with `market.suspicious=drop` without
+    those that distort metrics and after which the price comes back. `InputError` if the period has no rows, memory is
+    too small for the files, an event does not fit, or over 5 % of rows would be dropped."""
     require_memory_to_read(source, config)
     bundled = {} if config.market.data is not None else {"layout": "wide"}
     market = config.market.model_copy(update=bundled)
@@ -95,7 +98,7 @@ def read_rows(source: Source, config: Config) -> PriceRows:
     for part in read_source(source, market):
         parts.append(part)
         report_progress(_PROGRESS, _STEPS // 2 * len(parts) // len(source.files), _STEPS)
-    rows = rows_of_days(parts, market, str(source.path))
+    rows = apply_events(rows_of_days(parts, market, str(source.path)), market, str(source.path))
     days, first, last = rows.days, market.first_date, market.last_date
     if first or last:
         rows = rows.between(first, last)
@@ -104,9 +107,11 @@ def read_rows(source: Source, config: Config) -> PriceRows:
                 f"{source.path} has no day from {first or 'its first'} to {last or 'its last'}; its days are "
                 f"{days.min()} to {days.max()}: change market.first_date or market.last_date."
             )
+    decided = {(event.symbol, event.day) for event in market.price_events}
     while market.suspicious == "drop":
         _, report = clean_prices(rows, str(source.path), (), market.levels)
-        if not (found := distorting_rows(report.suspicious)):
+        found = [row for row in distorting_rows(report.suspicious) if row.event == "drop"]
+        if not (found := [row for row in found if (row.symbol, row.day) not in decided]):
             break
         if len(found) > _MOST_DROPPED * len(days):
             raise InputError(
@@ -120,7 +125,7 @@ def read_rows(source: Source, config: Config) -> PriceRows:
 def _read_features(source: Source, config: Config) -> tuple[PanelFeatures, DataReport]:
     market = config.market
     prices, report = clean_prices(read_rows(source, config), str(source.path), market.context, market.levels)
-    _refuse_suspicious(report, market)
+    refuse_suspicious(report.suspicious, market)
     features = PanelFeatures(prices, market)
     _release_free_memory()
     return features, replace(report, own_features=features.own_names)
@@ -129,17 +134,6 @@ def _read_features(source: Source, config: Config) -> tuple[PanelFeatures, DataR
 def _release_free_memory() -> None:
     pyarrow.default_memory_pool().release_unused()
     release_free_memory()
-
-
-def _refuse_suspicious(report: DataReport, market: MarketConfig) -> None:
-    if market.suspicious == "refuse" and (found := distorting_rows(report.suspicious)):
-        levels = {row.symbol: None for row in found if row.kind == "not positive" and row.symbol in market.context}
-        flag = f"market.levels=[{','.join((*market.levels, *levels))}]"
-        advice = f"If {', '.join(levels)} is no price but a level, add `--set {shlex.quote(flag)}`. " if levels else ""
-        raise InputError(
-            f"{' '.join(describe_rows(found))} {advice}Such rows distort all metrics: correct them, drop them with "
-            "`--set market.suspicious=drop`, or keep them with `--set market.suspicious=keep`."
-        )
 
 
 def panel_of_clean_prices(prices: CleanPrices, market: MarketConfig, fingerprint: str) -> Panel:
@@ -154,12 +148,12 @@ def panel_of_clean_prices(prices: CleanPrices, market: MarketConfig, fingerprint
             report_progress(_PROGRESS, _STEPS // 2 + _STEPS // 2 * done // columns, _STEPS)
 
     tradable = slice(prices.assets)
-    suspended = prices.suspended[:, tradable]
+    traded = prices.traded[:, tradable]
     grids = {name: getattr(prices, name)[:, tradable] for name in BAR}
     return Panel(
         features=normalise(with_progress(), features.shape, splits.train),
         valid=~np.isnan(prices.close),
-        **{name: np.where(suspended, np.nan, grid) for name, grid in grids.items()},
+        **{name: np.where(traded, grid, np.nan) for name, grid in grids.items()},
         dates=prices.days,
         symbols=prices.symbols,
         feature_names=features.names,

@@ -11,12 +11,13 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from eigen_core.common.errors import InputError
+from eigen_core.common.text import percent
 from eigen_core.market.formats import BAR, Days, Role
 from eigen_core.market.report import DataReport, SuspiciousKind, SuspiciousRow, SymbolHistory, UniverseAudit
-from eigen_core.market.trading_days import PriceRows, refuse_longer_bars
+from eigen_core.market.trading_days import PriceRows, known_volumes, refuse_longer_bars
 
 Grid = NDArray[np.float64]
-_Finding = tuple[SuspiciousKind, int, str]  # kind, position of the day, prices as text
+_Finding = tuple[SuspiciousKind, int, str, str]  # kind, position of the day, prices as text, suggested event
 
 _WHOLE = (2, 3, 4, 5, 6, 7, 8, 10, 15, 20, 25, 50, 100)
 _SPLITS = (Fraction(3, 2), *map(Fraction, _WHOLE), *(Fraction(1, new) for new in _WHOLE))
@@ -24,6 +25,7 @@ _SPLIT_MOVES = -np.log([float(ratio) for ratio in _SPLITS])
 _SPLIT_TOLERANCE, _SPLIT_DEVIATIONS = 0.03, 10.0
 _DAYS_AROUND, _FEWEST_DAYS_AROUND, _STALE_DAYS = 20, 5, 10
 _SPIKE, _BACK, _SPIKE_DAYS = 3.0, 1.5, 3
+_OPENS_AT, _IN_RANGE = 1.05, 1.001  # tolerances of an open beside the last close, and of a close in its bar's range
 _JUMP, _LARGE, _LAST_LOSS, _LATE_FACTOR = 5.0, 2.0, 0.99, 1.02
 # Numbers outside are errors of the source; inside, no indicator overflows.
 _SMALLEST_PRICE, _LARGEST_PRICE = 1e-12, 1e15
@@ -37,7 +39,8 @@ class CleanPrices:
         days: datetime64[D] `[days]`, increasing.
         symbols: names; the first `assets` symbols are tradable.
         high, low, close: known on the same days; low is at most, high at least open and close.
-        volume: not negative, divided by the factor (adjusted close / close) that prices were multiplied by.
+        volume: not negative, divided by the factor (adjusted close / close) that prices were multiplied by; NaN where
+            it is zero although the price moved, and zero only without a trade; see `known_volumes`.
         has_range, has_volume: the files have highs and lows; they have volumes above zero.
         own: values of the files' other numeric columns, by heading.
         levels: values of `market.levels` by symbol, float64 `[days]`; their closes are 1 where these are known.
@@ -57,10 +60,13 @@ class CleanPrices:
     levels: Mapping[str, Grid] = field(default_factory=dict)
 
     @property
-    def suspended(self) -> NDArray[np.bool_]:
-        """Days with a price and zero volume, bool `[days, symbols]`; false for symbols without volumes."""
-        has_volume = (self.volume > 0.0).any(axis=0)
-        return np.asarray((self.volume == 0.0) & has_volume & ~np.isnan(self.close))
+    def traded(self) -> NDArray[np.bool_]:
+        """Days with a price on which a symbol traded, bool `[days, symbols]`: all of them if it has no volumes."""
+        return _traded(self.close, self.volume)
+
+
+def _traded(close: Grid, volume: Grid) -> NDArray[np.bool_]:
+    return np.asarray(~np.isnan(close) & ~((volume == 0.0) & (volume > 0.0).any(axis=0)))
 
 
 def clean_prices(
@@ -99,10 +105,12 @@ def clean_prices(
     counts["empty_days"] = int((~given).sum())
     counts["unusable_prices"] = sum(int((np.isnan(usable[role]) & ~np.isnan(raw[role])).sum()) for role in raw)
     has = {role for role, grid in raw.items() if not np.isnan(grid).all()}
+    closes = usable["close"]
     bars, volume, factor = _clean_bars(usable, counts)
-    suspicious = (*rows.found, *conflicts, *suspicious_prices(days, rows.symbols, raw, bars))
+    volume, contradicted = known_volumes(bars, volume, closes)
+    traded, priced = _traded(bars["close"], volume), ~np.isnan(bars["close"])
+    suspicious = (*rows.found, *conflicts, *suspicious_prices(days, rows.symbols, raw, bars, traded))
     del raw
-    priced = ~np.isnan(bars["close"])
     has_price = np.asarray(priced.any(axis=0))
     order, assets = _column_order(rows.symbols, has_price, dict.fromkeys(context), source)
     symbols = tuple(rows.symbols[position] for position in order)
@@ -123,6 +131,7 @@ def clean_prices(
     if not prices.has_range:
         counts["derived_highs"] = counts["derived_lows"] = 0
     histories, large_moves = _histories(prices)
+    share = contradicted.sum(axis=0) / np.maximum(priced.sum(axis=0), 1)
     report = DataReport(
         source=source,
         layout=rows.layout,
@@ -130,11 +139,12 @@ def clean_prices(
         first_day=str(days[0]),
         last_day=str(days[-1]),
         symbols=histories,
-        universe=UniverseAudit.of(days, assets, prices.close, factor[:, order]),
+        universe=UniverseAudit.of(days, assets, prices.close, factor[:, order], prices.traded),
         suspicious=tuple(row for row in suspicious if row.symbol not in levels or row.kind != "stale"),
         levels=tuple(level_values),
         large_moves=large_moves,
-        suspended_days=int(prices.suspended.sum()),
+        suspended_days=int((~prices.traded & ~np.isnan(prices.close)).sum()),
+        unknown_volumes=tuple(f"{rows.symbols[one]} ({percent(share[one])})" for one in np.flatnonzero(share)),
         dropped_symbols=tuple(rows.symbols[position] for position in np.flatnonzero(~has_price)),
         ignored_columns=rows.ignored,
         **counts,
@@ -159,7 +169,10 @@ def _grids(rows: PriceRows, priced: NDArray[np.bool_]) -> tuple[Days, dict[Role,
 
 
 def _repeated_rows(rows: PriceRows, priced: NDArray[np.bool_]) -> tuple[int, tuple[SuspiciousRow, ...]]:
-    """Return the number of duplicate rows with equal prices; and of each symbol and day the first unequal price."""
+    """Return the number of duplicate rows with equal prices; and of each symbol and day the first unequal price.
+
+    The day can be dropped unless one of its closes is far below the close before, and the next close, if any, as well.
+    """
     keys = pd.DataFrame({"code": rows.codes, "day": rows.days})
     again = keys.duplicated()
     if not again.any():
@@ -173,7 +186,15 @@ def _repeated_rows(rows: PriceRows, priced: NDArray[np.bool_]) -> tuple[int, tup
         for place in np.flatnonzero((before != values) & ~(np.isnan(before) & np.isnan(values))):
             code, day = keys.iloc[later[place]]
             found.setdefault((code, str(day.date())), f"{name} {before[place]:g} and {values[place]:g}")
-    twice = [SuspiciousRow("twice", rows.symbols[code], day, words) for (code, day), words in sorted(found.items())]
+    closes = pd.DataFrame({"code": rows.codes, "day": rows.days, "close": rows.prices["close"]})[priced]
+    of_days = closes.groupby(["code", "day"])["close"].agg(["min", "last"])
+    last = of_days["last"].groupby("code")
+    falls = of_days.index[np.fmax(of_days["min"], last.shift(-1)) * _BACK < last.shift()]
+    kept = {(code, str(day.date())) for code, day in falls}
+    twice = [
+        SuspiciousRow("twice", rows.symbols[key[0]], key[1], words, event="keep" if key in kept else "drop")
+        for key, words in sorted(found.items())
+    ]
     return int(again.sum()) - len(found), tuple(twice)
 
 
@@ -236,37 +257,57 @@ def _column_order(
 
 def _histories(prices: CleanPrices) -> tuple[tuple[SymbolHistory, ...], int]:
     histories, large_moves = [], 0
-    for column, (symbol, close) in enumerate(zip(prices.symbols, prices.close.T, strict=True)):
+    for column, (symbol, close, traded) in enumerate(zip(prices.symbols, prices.close.T, prices.traded.T, strict=True)):
         own = np.flatnonzero(~np.isnan(close))
         ratio = close[own[1:]] / close[own[:-1]]
         large_moves += int(((ratio > _LARGE) | (ratio < 1.0 / _LARGE)).sum())
-        first, last = str(prices.days[own[0]]), str(prices.days[own[-1]])
-        gaps = int(own[-1] - own[0]) + 1 - len(own)
+        begin, end = np.flatnonzero(traded)[[0, -1]] if traded.any() else own[[0, -1]]
+        gaps = int(np.isnan(close[begin:end]).sum())
+        first, last = str(prices.days[begin]), str(prices.days[end])
         histories.append(SymbolHistory(symbol, first, last, len(own), gaps, column < prices.assets))
     return tuple(histories), large_moves
 
 
 def suspicious_prices(
-    days: Days, symbols: Sequence[str], raw: Mapping[Role, Grid], prices: Mapping[Role, Grid]
+    days: Days,
+    symbols: Sequence[str],
+    raw: Mapping[Role, Grid],
+    prices: Mapping[Role, Grid],
+    traded: NDArray[np.bool_],
 ) -> Iterator[SuspiciousRow]:
-    """Find suspicious prices; `raw` (from the files) and `prices` (clean) are float64 `[days, symbols]` by role."""
+    """Find suspicious prices; `raw` (from the files) and `prices` (clean) are float64 `[days, symbols]` by role.
+
+    Days that are not `traded` (bool `[days, symbols]`) have no price of their own. No change is suspicious that its row
+    proves: the bar joins the last close (it opens there, or its range contains it), and its range contains the close.
+    """
     for column, symbol in enumerate(symbols):
         closes = raw["close"][:, column]
-        # Vendors write zeros on days without trading.
-        traded = raw["volume"][:, column] != 0.0 if "volume" in raw else np.full(len(days), True)
+        volume = raw["volume"][:, column] if "volume" in raw else np.full(len(days), np.nan)
+        own = np.flatnonzero(traded[:, column])
         for role, values in ((role, raw[role][:, column]) for role in BAR if role in raw):
             wrong = (values < _SMALLEST_PRICE) | (values > _LARGEST_PRICE)
-            for row in np.flatnonzero(wrong if role == "close" else wrong & traded):
+            # Vendors write zeros on days without trading.
+            for row in np.flatnonzero(wrong if role == "close" else wrong & (volume != 0.0)).tolist():
                 kind: SuspiciousKind = "not positive" if role == "close" else "unusable"
-                yield SuspiciousRow(kind, symbol, str(days[row]), f"{role} {values[row]:g}".removeprefix("close "))
-        own = np.flatnonzero(~np.isnan(prices["close"][:, column]))
-        found = _of_bars(*(prices[role][own, column] for role in BAR))
+                comes_back = row < own.max(initial=-1) or not volume[row] > 0.0
+                detail = f"{role} {values[row]:g}".removeprefix("close ")
+                yield SuspiciousRow(kind, symbol, str(days[row]), detail, event="drop" if comes_back else "keep")
+        opened, high, low, close = (prices[role][own, column] for role in BAR)
+        before = np.concatenate([close[:1], close[:-1]])
+        proved = (np.abs(np.log(opened / before)) <= np.log(_OPENS_AT)) | ((low <= before) & (before <= high))
+        if {"high", "low"} <= raw.keys():
+            top, bottom = raw["high"][own, column], raw["low"][own, column]
+            proved &= ~((top > 0.0) & (closes[own] > top * _IN_RANGE)) & ~(closes[own] * _IN_RANGE < bottom)
+        # A volume of zero proves nothing, but does not make a price wrong.
+        joined = proved & ~((volume[own] == 0.0) & (volume > 0.0).any())
         late = _late(raw["adjusted_close"][own, column], closes[own]) if "adjusted_close" in raw else ()
-        for kind, place, detail in (*found, *late):
-            yield SuspiciousRow(kind, symbol, str(days[own[place]]), detail)
+        for kind, place, detail, event in (*_of_bars(opened, high, low, close, proved, joined), *late):
+            yield SuspiciousRow(kind, symbol, str(days[own[place]]), detail, event=event)
 
 
-def _of_bars(opened: Grid, high: Grid, low: Grid, close: Grid) -> Iterator[_Finding]:
+def _of_bars(
+    opened: Grid, high: Grid, low: Grid, close: Grid, proved: NDArray[np.bool_], joined: NDArray[np.bool_]
+) -> Iterator[_Finding]:
     before = np.concatenate([close[:1], close[:-1]])
     spikes: list[int] = []
     # Changes by a factor of three that one of the next closes reverts.
@@ -274,33 +315,41 @@ def _of_bars(opened: Grid, high: Grid, low: Grid, close: Grid) -> Iterator[_Find
         # The reversal is not a spike itself.
         if not spikes or row - 1 != spikes[-1]:
             later = np.abs(np.log(close[row + 1 : row + 1 + _SPIKE_DAYS] / before[row])) <= np.log(_BACK)
-            spikes += range(row, row + 1 + int(later.argmax())) if later.any() else ()
+            end = row + 1 + int(later.argmax()) if later.any() else row
+            spikes += () if end == row or proved[row] or proved[end] else range(row, end)
     for row in spikes:
-        yield "spike", row, f"close {close[row]:g} after {close[max(row - 1, 0)]:g}"
+        yield "spike", row, f"close {close[row]:g} after {close[max(row - 1, 0)]:g}", "drop"
     for role, values in (("open", opened), ("high", high), ("low", low)):
         far = (values >= _SPIKE * np.maximum(close, before)) | (values <= np.minimum(close, before) / _SPIKE)
         for row in set(np.flatnonzero(far).tolist()) - set(spikes):
-            yield "spike", row, f"{role} {values[row]:g}, close {close[row]:g}"
-    for kind, row, detail in _jumps(np.where(np.isnan(opened), close, opened), close):
-        if row not in spikes and row - 1 not in spikes:
-            yield kind, row, detail
-    if len(close) > 1 and not (1.0 - _LAST_LOSS) * close[-2] < close[-1] < _JUMP * close[-2]:
-        yield "last day", len(close) - 1, f"{close[-2]:g} to {close[-1]:g}"
+            # To leave out the row would also leave out a fall of its close.
+            event = "drop" if close[row] * (_BACK if row + 1 < len(close) else 1.0) >= before[row] else "keep"
+            yield "spike", row, f"{role} {values[row]:g}, close {close[row]:g}", event
+    for finding in _jumps(np.where(np.isnan(opened), close, opened), close, joined):
+        if finding[1] not in spikes and finding[1] - 1 not in spikes:
+            yield finding
+    if len(close) > 1 and not joined[-1] and not (1.0 - _LAST_LOSS) * close[-2] < close[-1] < _JUMP * close[-2]:
+        event = "ends" if close[-1] > close[-2] else "keep"
+        yield "last day", len(close) - 1, f"{close[-2]:g} to {close[-1]:g}", event
+    for row in np.flatnonzero(joined & (np.abs(np.log(close / before)) >= np.log(_LARGE))).tolist():
+        yield "proved", row, f"{before[row]:g} to {close[row]:g}", "keep"
     starts = np.flatnonzero(np.diff(close, prepend=np.nan) != 0.0)
     for row, length in zip(starts.tolist(), np.diff(starts, append=len(close)).tolist(), strict=True):
         if length >= _STALE_DAYS:
-            yield "stale", row, f"{length:,} days"
+            yield "stale", row, f"{length:,} days", "keep"
 
 
-def _jumps(first: Grid, close: Grid) -> Iterator[_Finding]:
-    """Find changes of the close that reach ten standard deviations of the daily log returns around them.
+def _jumps(first: Grid, close: Grid, joined: NDArray[np.bool_]) -> Iterator[_Finding]:
+    """Find changes of the close that no row proves (`joined`, by row), and that are a factor of five or more, or reach
+    ten standard deviations of the daily log returns around them.
 
     The deviation is the larger of those of the 20 days before and the 20 days after, of which most must have a changed
     close. The change must be a factor of two or more, or that from the close to `first`, the next open (or close), be
     within 3 % of a split's ratio. Before the last day, a split by two or more or a factor of 5 is a jump, not a move.
     """
     overnight, moves = np.log(first[1:] / close[:-1]), np.log(close[1:] / close[:-1])
-    for move in np.flatnonzero(np.maximum(np.abs(overnight), np.abs(moves)) > np.log(1.5) - _SPLIT_TOLERANCE).tolist():
+    large = np.maximum(np.abs(overnight), np.abs(moves)) > np.log(1.5) - _SPLIT_TOLERANCE
+    for move in np.flatnonzero(large & ~joined[1:]).tolist():
         distances = np.abs(overnight[move] - _SPLIT_MOVES)
         split = _SPLITS[int(distances.argmin())] if distances.min() <= _SPLIT_TOLERANCE else None
         sides = moves[max(move - _DAYS_AROUND, 0) : move], moves[move + 1 : move + 1 + _DAYS_AROUND]
@@ -310,13 +359,17 @@ def _jumps(first: Grid, close: Grid) -> Iterator[_Finding]:
         deviation, size = max((side.std() for side in around), default=np.inf), abs(moves[move])
         # Closes that do not change before a jump are stale.
         changing = all(np.median(np.abs(side)) for side in around)
-        if changing and size >= _SPLIT_DEVIATIONS * deviation and (split is not None or size >= np.log(_LARGE)):
+        unusual = changing and size >= _SPLIT_DEVIATIONS * deviation and (split is not None or size >= np.log(_LARGE))
+        if unusual or size >= np.log(_JUMP):
             before, after = close[move], close[move + 1]
             is_split = split is not None and max(split, 1 / split) >= _LARGE
             # On the last day nothing shows whether it is permanent.
-            stays = (is_split or max(after / before, before / after) >= _JUMP) and move + 2 < len(close)
-            ratio = f", {split.numerator}:{split.denominator}" if split else ""
-            yield "jump" if stays else "move", move + 1, f"{before:g} to {after:g}{ratio}"
+            stays = (is_split or size >= np.log(_JUMP)) and move + 2 < len(close)
+            detail, event = f"{before:g} to {after:g}", "keep" if after < before else "renamed"
+            if split is not None:
+                ratio = f"{split.numerator}:{split.denominator}"
+                detail, event = f"{detail}, {ratio}", f"split {ratio}"
+            yield "jump" if stays else "move", move + 1, detail, event
 
 
 def _late(adjusted: Grid, close: Grid) -> Iterator[_Finding]:
@@ -324,4 +377,4 @@ def _late(adjusted: Grid, close: Grid) -> Iterator[_Finding]:
     factor = np.where((adjusted > 0.0) & (close > 0.0), adjusted, np.nan) / np.where(close > 0.0, close, np.nan)
     known = np.flatnonzero(~np.isnan(factor))
     if len(known) and known[0] > 0 and not 1.0 / _LATE_FACTOR < factor[known[0]] < _LATE_FACTOR:
-        yield "adjusted late", int(known[0]), f"{factor[known[0]]:.3f} of the close"
+        yield "adjusted late", int(known[0]), f"{factor[known[0]]:.3f} of the close", "renamed"

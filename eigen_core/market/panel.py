@@ -35,7 +35,7 @@ _FEWEST_DAYS = 60
 _SMALLEST_DEVIATION = 1e-8
 _RESULT_BITS = 16
 # `_FORMAT` is part of the fingerprint; a cached panel with another `_READING` is rebuilt.
-_FORMAT, _READING = 1, 9
+_FORMAT, _READING = 1, 10
 _ARRAYS = ("features", "valid", *BAR, "dates")
 _UNFINISHED, _UNFINISHED_SECONDS, _COPIED_BYTES = ".unfinished-", 86_400.0, 4 << 20
 
@@ -242,6 +242,8 @@ def panel_fingerprint(source: Source, market: MarketConfig, features: PanelFeatu
         "suspicious": market.suspicious if market.suspicious in counted else None,
         "intraday": [market.intraday, market.time_zone] if within_days else None,
         "time_zone": None if within_days else market.time_zone,
+        # What is kept changes no price, unless it would be dropped.
+        "events": [str(one) for one in market.price_events if one.kind != "keep" or market.suspicious == "drop"],
     }
     inputs = {"format": _FORMAT, "files": [(file.name, file.sha256) for file in source.files]}
     inputs |= {name: getattr(market, name) for name in ("context", "features", "validation_days", "holdout_days")}

@@ -13,7 +13,8 @@ from eigen_core.config import TradingConfig
 from eigen_core.market.formats import SATURDAY, Days, weekdays_of
 
 SuspiciousKind = Literal[
-    "spike", "jump", "move", "not positive", "unusable", "twice", "adjusted late", "last day", "stale", "unfinished"
+    "spike", "jump", "move", "proved", "not positive", "unusable", "twice", "adjusted late", "last day", "stale",
+    "unfinished",
 ]  # fmt: skip
 Dividends = Literal["adjusted", "unadjusted", "unknown"]
 
@@ -23,17 +24,18 @@ _SHOWN_SHARE, _SHOWN_NAMES, _SHOWN_ROWS = 0.001, 8, 5
 
 _KINDS: dict[SuspiciousKind, str] = {
     "spike": "A price that differs by a factor of three or more from those around it",
-    "jump": "A permanent jump, like an unadjusted split or by a factor of five or more",
+    "jump": "A permanent jump with nothing traded in between, like an unadjusted split or by a factor of five or more",
     "not positive": "A close of zero or below, or too large",
     "unusable": "An open, high or low of zero or below, or too large: treated as missing",
     "twice": "A day twice, with different prices",
     "adjusted late": "Adjusted closes begin later than closes, on another scale",
     "last day": "A loss of 99 % or more, or a rise by a factor of five or more, on the last day",
     "move": "An unusually large change, perhaps an unadjusted split",
+    "proved": "A change by a factor of two or more that its row proves, since it joins the last close: kept",
     "stale": "The same close on ten or more consecutive days, probably without trading",
     "unfinished": "Bars of the last day end before the usual time",
 }
-_HARMLESS: frozenset[SuspiciousKind] = frozenset(("move", "unusable", "stale", "unfinished"))
+_HARMLESS: frozenset[SuspiciousKind] = frozenset(("move", "proved", "unusable", "stale", "unfinished"))
 
 # The report's sentences in order; each appears if its key's value is neither zero, empty nor false. `{rows:row}` is a
 # number with its noun, a tuple a list of names; an empty template means that the value is a list of sentences.
@@ -43,6 +45,7 @@ _SENTENCES: Mapping[str, str] = {
     "context": "Context only: {context}.",
     "levels": "Levels, observed as the feature level: {levels}.",
     "own_features": "Own features: {own_features}.",
+    "events": "Decided by market.events: {events}.",
     "look_ahead": "",
     "late": "Start later: {late}.",
     "early": "End earlier: {early}.",
@@ -60,6 +63,8 @@ _SENTENCES: Mapping[str, str] = {
     "on these, and a sale waits.",
     "suspended_days": "{suspended_days:day} of prices with a volume of zero: no order is filled on these, and a sale "
     "waits.",
+    "unknown_volumes": "Volumes of zero on days on which prices move, as a share of the symbol's days: "
+    "{unknown_volumes}. The symbols traded, and these volumes are unknown.",
     "unusable_prices": "{unusable_prices:price} zero, negative, infinite or too large: treated as missing.",
     "repaired_highs": "{repaired_highs:high} below the open or the close: set to the larger of these.",
     "repaired_lows": "{repaired_lows:low} above the open or the close: set to the smaller of these.",
@@ -86,13 +91,16 @@ _SENTENCES: Mapping[str, str] = {
 @dataclass(frozen=True)
 class SuspiciousRow:
     """A suspicious row of prices, or the first of several in succession: symbol (empty: all symbols), day (YYYY-MM-DD),
-    the prices as text (`detail`), and whether the row was dropped (`left_out`)."""
+    the prices as text (`detail`), and whether the row was dropped (`left_out`). `event` is the
+    decision that `market.events` suggests about it: `drop` if the price comes back after the row, so that to leave it
+    out removes no lasting loss."""
 
     kind: SuspiciousKind
     symbol: str
     day: str
     detail: str = ""
     left_out: bool = False
+    event: str = "keep"
 
     def __str__(self) -> str:
         notes = ", ".join(note for note in (self.detail, "left out" if self.left_out else "") if note)
@@ -128,14 +136,22 @@ class UniverseAudit:
     missing_share: float
 
     @classmethod
-    def of(cls, days: Days, assets: int, close: NDArray[np.float64], factor: NDArray[np.float64]) -> Self:
-        """Audit closes (NaN: none) and factors (adjusted / close), `[days, symbols]`; the first `assets` are traded."""
+    def of(
+        cls,
+        days: Days,
+        assets: int,
+        close: NDArray[np.float64],
+        factor: NDArray[np.float64],
+        traded: NDArray[np.bool_],
+    ) -> Self:
+        """Audit closes (NaN: none), factors (adjusted / close), and the days on which symbols `traded`, all `[days,
+        symbols]`; the first `assets` symbols are tradable."""
         priced = ~np.isnan(close)
         steps = (np.diff(np.log(column[known])) for column, known in zip(factor.T, priced.T, strict=True))
         growth = (one[np.abs(one) < np.log(_SMALLEST_SPLIT)].sum() for one in steps)
         dividends: Dividends = "adjusted" if any(total > _SMALLEST_DIVIDENDS for total in growth) else "unadjusted"
         return cls(
-            ended_symbols=int((~priced[-_ENDED_DAYS - 1 :, :assets].any(axis=0)).sum()),
+            ended_symbols=int((~traded[-_ENDED_DAYS - 1 :, :assets].any(axis=0)).sum()),
             dividends="unknown" if (factor[priced] == 1.0).all() else dividends,
             weekend_days=int((weekdays_of(days) >= SATURDAY).sum()),
             missing_share=float(1.0 - priced.mean()),
@@ -144,7 +160,10 @@ class UniverseAudit:
 
 @dataclass(frozen=True)
 class SymbolHistory:
-    """First and last day of a symbol with a price (YYYY-MM-DD); `valid_days` have one, `gap_days` between have none."""
+    """First and last day on which a symbol traded (YYYY-MM-DD); of these days `gap_days` have no price.
+
+    `valid_days` is the number of all days with a price.
+    """
 
     symbol: str
     first_day: str
@@ -188,11 +207,13 @@ class DataReport:
     carried_adjustments: int = 0
     large_moves: int = 0
     suspended_days: int = 0
+    unknown_volumes: tuple[str, ...] = ()
     dropped_symbols: tuple[str, ...] = ()
     ignored_columns: tuple[str, ...] = ()
     ignored_files: tuple[str, ...] = ()
     levels: tuple[str, ...] = ()
     own_features: tuple[str, ...] = ()
+    events: tuple[str, ...] = ()
     look_ahead: tuple[str, ...] = ()
     bars: int = 0
     formed_days: int = 0

@@ -1,7 +1,7 @@
 """Trading days: rows of price files become one row per day, and the days on which the market of each asset is open."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from unicodedata import normalize
@@ -20,6 +20,7 @@ Grid = NDArray[np.float64]
 
 _DAYS_TO_JUDGE_BY = 10
 _DAYS_TO_KNOW = 10
+_ROUNDING = 1e-9
 _MONDAY, _FRIDAY, _SUNDAY = 0, 4, 6
 _BARS = {"weekly": range(6, 9), "monthly": range(26, 34), "quarterly": range(85, 96)}
 _MANY_DAYS, _SOME_DAYS, _MANY_TIMES = 0.5, 0.05, 4
@@ -57,12 +58,10 @@ class PriceRows:
         return replace(self, codes=self.codes[rows], days=self.days[rows], prices=prices, own=own)
 
     def without(self, suspicious: Sequence[SuspiciousRow]) -> "PriceRows":
-        """Drop the days in `suspicious`, but where a symbol's price scale changes, all its days before that day."""
+        """Drop the days in `suspicious`."""
         kept = np.ones(len(self.days), dtype=np.bool_)
         for row in suspicious:
-            own, day = self.codes == self.symbols.index(row.symbol), np.datetime64(row.day)
-            of_another_scale = row.kind in ("jump", "adjusted late")
-            kept &= ~(own & (self.days < day if of_another_scale else self.days == day))
+            kept &= (self.codes != self.symbols.index(row.symbol)) | (self.days != np.datetime64(row.day))
         left_out = tuple(replace(row, left_out=True) for row in suspicious)
         return replace(self.filter(kept), found=(*self.found, *left_out))
 
@@ -291,6 +290,26 @@ def refuse_longer_bars(days: Days, known: NDArray[np.bool_], symbols: Sequence[s
             f"about {spacing} days apart, like {name} bars. Holding days, windows and annual metrics count trading "
             "days: give daily bars."
         )
+
+
+def known_volumes(prices: Mapping[Role, Grid], volume: Grid, closes: Grid) -> tuple[Grid, NDArray[np.bool_]]:
+    """Return volumes that are zero only on days without a trade, and the days whose volume of zero contradicts prices.
+
+    Nothing traded on a day if the volume is zero and open, high, low and close equal the last close. Where the volume
+    is zero but one of them differs, the symbol traded, and its volume is unknown (NaN).
+
+    Args:
+        prices: float64 `[days, symbols]` by role (open, high, low, close): a bar without gaps, NaN on days without one.
+        volume, closes: volumes; closes as in the files, which a dividend does not change; both as `prices`.
+    """
+    contradicted = np.zeros(volume.shape, dtype=np.bool_)
+    for column in np.flatnonzero((volume == 0.0).any(axis=0)):
+        own = np.flatnonzero(~np.isnan(prices["close"][:, column]))
+        flat = prices["high"][own, column] <= prices["low"][own, column] * (1.0 + _ROUNDING)
+        each = np.stack([prices["close"][own, column], closes[own, column]])
+        same = np.abs(np.diff(each, prepend=each[:, :1])) <= _ROUNDING * each
+        contradicted[own, column] = (volume[own, column] == 0.0) & ~(flat & same.any(axis=0))
+    return np.where(contradicted, np.nan, volume), contradicted
 
 
 def sessions_of(priced: NDArray[np.bool_], traded: NDArray[np.bool_], dates: Days) -> NDArray[np.bool_]:

@@ -63,6 +63,7 @@ _CHANGEABLE_KEYS = frozenset(
         # The hash of the prices as read (`Task.fingerprint`) shows whether they are still the same.
         "market.layout",
         "market.suspicious",
+        "market.events",
     }
 )
 _CHANGEABLE_SECTIONS = ("account.", "checkpoint.", "memory.", "reporting.")

@@ -339,7 +339,10 @@ def suspicious(close: np.ndarray, opened: np.ndarray | None = None) -> list[tupl
     prices: dict[Role, np.ndarray] = {"open": nothing if opened is None else opened, "high": close, "low": close}
     prices["close"] = close
     raw: dict[Role, np.ndarray] = {"close": close, "adjusted_close": nothing}
-    return [(row.kind, row.symbol, row.day) for row in suspicious_prices(days_of(close), symbols, raw, prices)]
+    return [
+        (row.kind, row.symbol, row.day)
+        for row in suspicious_prices(days_of(close), symbols, raw, prices, np.full(close.shape, True))
+    ]
 
 
 def walk(seed: int, deviation: float = 0.02, symbols: int = 1) -> np.ndarray:
@@ -407,7 +410,7 @@ def test_dividends() -> None:
     factor = np.ones(close.shape)
 
     def dividends() -> str:
-        return UniverseAudit.of(days_of(close), 2, close, factor).dividends
+        return UniverseAudit.of(days_of(close), 2, close, factor, close > 0.0).dividends
 
     assert dividends() == "unknown"
     factor[:150] = 0.5

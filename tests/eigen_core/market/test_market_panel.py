@@ -429,6 +429,7 @@ def test_nothing_is_filled_on_a_day_with_a_volume_of_zero(tmp_path: Path) -> Non
     suspended = random_bars(["AAA"], 200, seed=1)
     days = [0, 60, 61, 62, 100]
     suspended.loc[days, ["open", "high", "low", "volume"]] = 0.0
+    suspended["close"] = suspended["close"].mask(suspended["volume"] == 0.0).ffill().fillna(50.0)
     panel, report = panel_suspended(tmp_path, suspended, random_bars(["BBB"], 200, seed=2))
     config = training_config()
     fills = Prices.of_panel(panel, torch.device("cpu")).fills(config.trading)

@@ -1,0 +1,117 @@
+"""A user's decisions about price changes that no row proves (`market.events`), and the refusal that asks for them."""
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from eigen_core.common.errors import InputError
+from eigen_core.config import MarketConfig, PriceEvent
+from eigen_core.market.cleaning import CleanPrices, clean_prices
+from eigen_core.market.report import SuspiciousRow, describe_rows, distorting_rows
+from eigen_core.market.trading_days import PriceRows
+
+_MOST_EVENTS = 20
+_LARGEST_REST = np.log(1.5)
+_KINDS = (
+    "`keep`: the price is right; `drop`: leave out this row, after which the price comes back; `split 3:2`: three new "
+    "shares for two old ones, so earlier prices are multiplied by 2/3; `ends`: the symbol ends on the day before; "
+    "`renamed`: from this day on, another asset has the name"
+)
+
+
+def apply_events(rows: PriceRows, market: MarketConfig, where: str) -> PriceRows:
+    """Apply `market.events` to the rows of all days; the earlier rows of a `renamed` symbol get another name.
+
+    Raises:
+        InputError: an event names no symbol and day of the rows; it would remove a change that the row proves, or a
+            lasting one; or the prices do not show the split. The message names the source, `where`.
+    """
+    if not market.events:
+        return rows
+    prices, report = clean_prices(rows, where, (), market.levels)
+    comes_back = {(row.symbol, row.day) for row in report.suspicious if row.event == "drop"}
+    proved = {(row.symbol, row.day) for row in report.suspicious if row.kind == "proved"}
+    for event in sorted(market.price_events, key=lambda event: event.day):
+        day, symbol = np.datetime64(event.day, "D"), event.symbol
+        own = rows.codes == (rows.symbols.index(symbol) if symbol in rows.symbols else -1)
+        earlier, column = own & (rows.days < day), prices.symbols.index(symbol) if symbol in prices.symbols else -1
+        reason, change = "", _change(prices, column, day)
+        if column < 0 or not (own & (rows.days == day)).any():
+            reason = f"{where} has no row of this symbol and day"
+        elif event.kind == "drop" and (symbol, event.day) not in comes_back:
+            reason = "this row is no single one after which the price comes back"
+        elif event.kind != "keep" and (symbol, event.day) in proved:
+            reason = "this row joins the last close, so it proves the change"
+        elif event.kind in ("ends", "renamed") and not earlier.any():
+            reason = "the symbol has no earlier row"
+        elif event.kind == "renamed" and (symbol in market.context or event.name_before in rows.symbols):
+            reason = f"'{event.name_before}' would be another tradable symbol"
+        elif event.kind == "split":
+            ratio = float(event.ratio)
+            if not abs(np.log(change * ratio)) <= min(_LARGEST_REST, abs(np.log(ratio)) / 2.0):
+                reason = f"the price changes by a factor of {change:.3g} then, and by {1.0 / ratio:.3g} in the split"
+        if reason:
+            raise InputError(f"market.events has '{event}', but {reason}: correct or remove it.")
+        rows = _applied(rows, event, own, earlier)
+    return rows
+
+
+def _change(prices: CleanPrices, column: int, day: np.datetime64) -> float:
+    """Return a symbol's open (or close) on a day as a fraction of its last close before; NaN if one is unknown."""
+    known = ~np.isnan(prices.close[:, column])
+    before, today = np.flatnonzero(known & (prices.days < day)), np.flatnonzero(known & (prices.days == day))
+    if not before.size or not today.size:
+        return np.nan
+    opened, close = prices.open[today[0], column], prices.close[today[0], column]
+    return float((close if np.isnan(opened) else opened) / prices.close[before[-1], column])
+
+
+def _applied(rows: PriceRows, event: PriceEvent, own: np.ndarray, earlier: np.ndarray) -> PriceRows:
+    """Return the rows after an event of a symbol; its `own` rows, and those `earlier` than the event, bool `[rows]`."""
+    if event.kind == "drop":
+        return rows.filter(~own | (rows.days != np.datetime64(event.day)))
+    if event.kind == "ends":
+        return rows.filter(~own | earlier)
+    if event.kind == "renamed":
+        files = rows.files | {event.name_before: rows.files.get(event.symbol, ())}
+        codes = np.where(earlier, len(rows.symbols), rows.codes)
+        return replace(rows, symbols=(*rows.symbols, event.name_before), codes=codes, files=files)
+    if event.kind == "split":
+        ratio = float(event.ratio)
+        factors = {role: ratio if role == "volume" else 1.0 / ratio for role in rows.prices}
+        scaled = {role: np.where(earlier, values * factors[role], values) for role, values in rows.prices.items()}
+        return replace(rows, prices=scaled)
+    return rows
+
+
+def described_events(market: MarketConfig) -> tuple[str, ...]:
+    """Return `market.events` for a report, with the new names of symbols."""
+    return tuple(
+        f"{event} (before: {event.name_before})" if event.kind == "renamed" else str(event)
+        for event in market.price_events
+    )
+
+
+def refuse_suspicious(suspicious: Sequence[SuspiciousRow], market: MarketConfig) -> None:
+    """Raise `InputError` if rows distort metrics, unless `market.suspicious` or `market.events` decides about them."""
+    decided = {(event.symbol, event.day) for event in market.price_events}
+    found = [row for row in distorting_rows(suspicious) if (row.symbol, row.day) not in decided]
+    if market.suspicious == "keep" or not found:
+        return
+    each = {(row.symbol, row.day): f"{row.symbol} {row.day} {row.event}" for row in reversed(found)}
+    events = [*market.events, *reversed(each.values())]
+    advice = "Correct them, "
+    if len(events) <= _MOST_EVENTS:
+        setting = shlex.quote(f"market.events={json.dumps(events, ensure_ascii=False)}")
+        advice = f"Decide about each with `--set {setting}`, after a choice among {_KINDS}. Or "
+    levels = {row.symbol: None for row in found if row.kind == "not positive" and row.symbol in market.context}
+    flag = f"market.levels=[{','.join((*market.levels, *levels))}]"
+    level = f"If {', '.join(levels)} is no price but a level, add `--set {shlex.quote(flag)}`. " if levels else ""
+    drop = "leave out all rows after which the price comes back with `--set market.suspicious=drop`, or "
+    raise InputError(
+        f"{' '.join(describe_rows(found))} {level}The rows do not prove these prices, and they distort all metrics. "
+        f"{advice}{drop if market.suspicious == 'refuse' else ''}keep all with `--set market.suspicious=keep`."
+    )
