@@ -80,7 +80,7 @@ class OutcomeTable:
             torch.empty(shape, device=targets.device),
             torch.empty(shape, dtype=torch.float16, device=targets.device),
         )
-        at_once = max(1, _CELLS_AT_A_TIME // (prices.assets * len(targets) * prices.fills(trading).longest))
+        at_once = max(1, _CELLS_AT_A_TIME // (prices.assets * len(targets) * prices.fills(trading).before_wait))
         for first in range(0, len(decided), at_once):
             table._fill(prices, trading, slice(first, min(first + at_once, len(decided))), targets)
         return table

@@ -48,14 +48,16 @@ class HeldPrices:
             the first after the decision (1) or a later one (2): the high; minus infinity where no target can be
             reached; infinity where classic bookkeeping closes every position. 3: last known close. 4: days from a
             decision on the day to the sale that ends the holding time.
-        offsets: int64 `[2 longest, 1, 1]`, indices into the flat `values`, relative to the cell of an asset and the day
-            of a decision: entry price, days to sale, then prices to compare and closes of the next longest - 1 days.
-        longest: most days from a decision to its sale (`Fills.longest`).
+        offsets: int64 `[2 rows, 1, 1]`, indices into the flat `values`, relative to the cell of an asset and the day
+            of a decision: entry price, days to sale, then prices to compare and closes of the next rows - 1 days.
+        rows: most days from a decision to its sale or to the first day on which a position only waits for its sale.
+        waits: int64 `[days + 1, assets]`, -1 where `Fills.waits`, else 0; None if no sale waits beyond the rows.
     """
 
     values: Tensor
     offsets: Tensor
-    longest: int
+    rows: int
+    waits: Tensor | None
 
     @classmethod
     def of(cls, prices: Prices, trading: TradingConfig) -> "HeldPrices":
@@ -75,40 +77,46 @@ class HeldPrices:
             for compared in (first, reached):
                 compared.masked_fill_(prices.missing, torch.inf)
         last_close.copy_(prices.last_close)
-        later, part = range(1, fills.longest), entry.numel()
+        rows = min(fills.longest, fills.before_wait + 1)
+        later, part = range(1, rows), entry.numel()
         cells = [0, part * 4, *(part * min(day, 2) + day for day in later), *(part * 3 + day for day in later)]
-        return cls(values, torch.tensor(cells, device=values.device)[:, None, None], fills.longest)
+        offsets = torch.tensor(cells, device=values.device)[:, None, None]
+        waits = torch.nn.functional.pad(-fills.waits.to(torch.int64), (0, 0, 0, 1)) if fills.longest > rows else None
+        return cls(values, offsets, rows, waits)
 
 
 class Positions:
     """The open positions of E episodes as agents observe them, in a table of the coming days.
 
     As orders do not move prices, all observations of a position until its sale are computed when it is opened. `open`
-    writes them into the rows of the days after its own; `observed` reads the row of a step.
+    writes them into the rows of the days after its own; `observed` reads the row of a step. A position that then only
+    waits for its sale is copied from row to row.
     """
 
     def __init__(self, prices: HeldPrices, trading: TradingConfig, episodes: int) -> None:
         self._prices, self._trading = prices, trading
         _, assets, self._price_days = prices.values.shape
-        longest, device = prices.longest, prices.values.device
-        # The four float16 of an asset are moved as one int64. After a day its row serves the day `longest` later.
-        coming = torch.zeros((longest, episodes, assets), dtype=torch.int64, device=device)
+        rows, device = prices.rows, prices.values.device
+        # The four float16 of an asset are moved as one int64. After a day its row serves the day `rows` later.
+        coming = torch.zeros((rows, episodes, assets), dtype=torch.int64, device=device)
         self._coming, self._rows = coming.view(-1), coming.unbind()
         self._observed = coming.view(torch.float16).view(*coming.shape, PORTFOLIO_VALUES).unbind()
-        rows = torch.arange(2 * longest, device=device) % longest * (episodes * assets)
-        cells = rows[:, None, None] + torch.arange(episodes, device=device)[:, None] * assets
-        self._cells_later = [cells[row + 1 : row + longest] for row in range(longest)]
+        first = torch.arange(2 * rows, device=device) % rows * (episodes * assets)
+        cells = first[:, None, None] + torch.arange(episodes, device=device)[:, None] * assets
+        self._cells_later = [cells[row + 1 : row + rows] for row in range(rows)]
         # All purchases are computed in the same memory, so that its views are made once.
         of_day = (episodes, trading.purchases_per_day)
-        self._met = torch.empty((2 * longest, *of_day), dtype=torch.float64, device=device)
+        self._met = torch.empty((2 * rows, *of_day), dtype=torch.float64, device=device)
         self._entry, self._exit = self._met[:1], self._met[1:2]
-        self._compared, self._close = self._met[2 : longest + 1], self._met[longest + 1 :]
-        self._cells = torch.empty((longest - 1, *of_day), dtype=torch.int64, device=device)
+        self._compared, self._close = self._met[2 : rows + 1], self._met[rows + 1 :]
+        self._cells = torch.empty((rows - 1, *of_day), dtype=torch.int64, device=device)
         self._written = torch.empty_like(self._cells)
         self._flat = self._cells.view(-1), self._written.view(-1)
-        observed = torch.ones((longest - 1, *of_day, PORTFOLIO_VALUES), dtype=torch.float16, device=device)
+        observed = torch.ones((rows - 1, *of_day, PORTFOLIO_VALUES), dtype=torch.float16, device=device)
         _, days_held, self._gain, self._size = observed.unbind(-1)
-        self._ages = torch.arange(1, longest, dtype=torch.float64, device=device)[:, None, None]
+        self._ages = torch.arange(1, rows, dtype=torch.float64, device=device)[:, None, None]
+        # No sale but one at its target comes before the holding time ends.
+        self._late_ages = self._ages[trading.holding_days - 1 :]
         # A position is older than the holding time if its market was closed on some days, or its sale waits.
         days_held.copy_((self._ages / trading.holding_days).clamp(max=1.0))
         self._position = observed.view(torch.int64).squeeze(-1)
@@ -116,16 +124,16 @@ class Positions:
 
     def observed(self, step: int) -> Tensor:
         """Return the observed portfolios at a step, float16 `[E, A, 4]`; see `TradingEnvironment.portfolio`."""
-        return self._observed[step % self._prices.longest].clone()
+        return self._observed[step % self._prices.rows].clone()
 
     def at(self, step: int) -> tuple[Tensor, Tensor]:
         """Return the arguments `observed` and `later` of `open` for a step.
 
         `observed` is the step's row of the table, int64 `[E, A]`: the four float16 values of an asset, read as one
-        number, 0 if it is not held. `later` has the flat indices of the first asset in the rows of the longest - 1 days
-        after the step, int64 `[longest - 1, E, 1]`.
+        number, 0 if it is not held. `later` has the flat indices of the first asset in the rows of the rows - 1 days
+        after the step, int64 `[rows - 1, E, 1]`.
         """
-        row = step % self._prices.longest
+        row = step % self._prices.rows
         return self._rows[row], self._cells_later[row]
 
     def open(
@@ -147,14 +155,16 @@ class Positions:
         torch.take(self._prices.values, cell + self._prices.offsets, out=self._met)
         sale = target_price(trading, self._entry, target)
         sale.masked_fill_(held | (coefficient < trading.buy_threshold), -torch.inf)
-        # 1 on the days before the first that reaches the target.
-        remains = (self._compared < sale).cumprod(0)
-        if self._prices.longest > trading.holding_days:
+        below = self._compared < sale
+        if self._prices.rows > trading.holding_days:
             # Prices after the sale do not count: beyond the last day they are those of another asset.
-            remains *= self._ages < self._exit
+            below[trading.holding_days - 1 :] &= self._late_ages < self._exit
+        # 1 on the days before the first that reaches the target.
+        remains = below.cumprod(0)
         gain = torch.addcdiv(self._minus_one, self._close, self._entry)
         self._gain.copy_(gain.clamp_(-GAIN_LIMIT, GAIN_LIMIT))
-        limit = trading.max_coefficient
+        # Without the sign of a zero, so that observations are positive when read as integers.
+        limit, coefficient = trading.max_coefficient, coefficient.abs()
         self._size.copy_(coefficient.clamp(max=_LARGEST_HALF) if limit is None else coefficient / limit)
         torch.add(later, asset, out=self._cells)
         torch.mul(self._position, remains, out=self._written)
@@ -162,9 +172,18 @@ class Positions:
         self._coming.scatter_add_(0, *self._flat)
         return held
 
-    def end_day(self, step: int) -> None:
-        """Clear the row of a step, which then serves the day `longest` days later."""
-        self._rows[step % self._prices.longest].zero_()
+    def end_day(self, step: int, first_days: Tensor) -> None:
+        """Keep positions that wait beyond the next day, and clear the row of a step, for a later one.
+
+        `first_days` are the first days of the episodes, int64 `[E]`.
+        """
+        row = self._rows[step % self._prices.rows]
+        if self._prices.waits is not None:
+            tomorrow = self._rows[(step + 1) % self._prices.rows]
+            row &= self._prices.waits.index_select(0, first_days + (step + 1))
+            # Two observations of a position differ in the days held alone: the later one is the greater number.
+            torch.maximum(row, tomorrow, out=tomorrow)
+        row.zero_()
 
 
 @dataclass(frozen=True)
@@ -209,7 +228,7 @@ def book_episodes(
         FloatingPointError: a coefficient or target of an order, or the reward of an episode, is not a finite number.
     """
     rewards = _trade_rewards(prices, trading, days, orders, bought)
-    idle = _idle(trading, orders, bought, prices.fills(trading).longest)
+    idle = _idle(trading, orders, bought)
     rewards -= idle.to(torch.float64) * trading.idle_penalty
     traded = bought.flatten(1).any(dim=1)
     rewards[:, trading.no_trade_step] -= (~traded).to(torch.float64) * trading.no_trade_penalty
@@ -248,15 +267,15 @@ def _trade_rewards(prices: Prices, trading: TradingConfig, days: Tensor, orders:
     """Return the rewards of trades, booked on days by `trading.credit`: float64 `[E, trading.episode_days]`."""
     episodes, decisions = days.shape
     steps = trading.episode_days
-    longest = prices.fills(trading).longest
-    columns = max(steps, decisions + longest)
+    fills = prices.fills(trading)
+    columns = max(steps, decisions + fills.longest)
     rewards = torch.zeros((episodes, columns), dtype=torch.float64, device=days.device)
     if trading.credit == "decision":
         rewards[:, :decisions] = sum_of_day(torch.where(bought, orders.value, 0.0))
         return rewards[:, :steps]
     cell, last_cell = days.unsqueeze(2) * prices.assets + orders.asset, prices.last_close.numel() - 1
     booked = torch.zeros_like(orders.value)
-    for offset in range(fill_offset(trading), longest + 1):
+    for offset in range(fill_offset(trading), fills.before_wait + 1):
         worth = booked
         if trading.credit == "marked":
             close = prices.last_close.take((cell + offset * prices.assets).clamp_(max=last_cell))
@@ -265,24 +284,30 @@ def _trade_rewards(prices: Prices, trading: TradingConfig, days: Tensor, orders:
         counts = bought & (orders.exit_offset >= offset)
         rewards[:, offset : offset + decisions] += sum_of_day(torch.where(counts, worth - booked, 0.0))
         booked = worth
-    if longest > trading.holding_days:
+    # A position that only waits is worth the same until its sale.
+    waited, left = bought & (orders.exit_offset > fills.before_wait), orders.value - booked
+    for offset in np.unique(orders.exit_offset[waited].cpu()).tolist():
+        rewards[:, offset : offset + decisions] += sum_of_day(
+            torch.where(waited & (orders.exit_offset == offset), left, 0.0)
+        )
+    if fills.longest > trading.holding_days:
         # Sales that wait until after the episode are booked on its last day.
         rewards[:, steps - 1] = sum_of_day(rewards[:, steps - 1 :])
     return rewards[:, :steps]
 
 
-def _idle(trading: TradingConfig, orders: Orders, bought: Tensor, longest: int) -> Tensor:
+def _idle(trading: TradingConfig, orders: Orders, bought: Tensor) -> Tensor:
     """Return which days end without an open position, bool `[E, trading.episode_days]`.
 
     With classic bookkeeping a day on which a position closes is not idle either.
     """
-    episodes, decisions, _ = bought.shape
-    steps = trading.episode_days
     last_offset = orders.exit_offset if trading.bookkeeping == "classic" else orders.exit_offset - 1
-    active = torch.zeros((episodes, max(steps, decisions + longest)), dtype=torch.bool, device=bought.device)
-    for offset in range(fill_offset(trading), longest + 1):
-        active[:, offset : offset + decisions] |= (bought & (last_offset >= offset)).any(dim=2)
-    return ~active[:, :steps]
+    decided = torch.arange(bought.shape[1], device=bought.device)
+    # The last day on which a position of a decision, or of one before it, is open.
+    last = torch.where(bought, decided[:, None] + last_offset, -1).amax(dim=2).cummax(dim=1).values
+    step = torch.arange(trading.episode_days, device=bought.device)
+    filled = (step - fill_offset(trading)).clamp(max=len(decided) - 1)
+    return (filled < 0) | (last[:, filled.clamp(min=0)] < step)
 
 
 def episode_times(trading: TradingConfig, device: torch.device) -> Tensor:
@@ -473,7 +498,7 @@ class TradingEnvironment:
         if decision is not None:
             self._decisions.append(decision)
         with torch.inference_mode():
-            self._positions.end_day(self._step_index)
+            self._positions.end_day(self._step_index, self._first_days)
         self._step_index += 1
         if self.done:
             self._finish()
@@ -534,7 +559,7 @@ class TradingEnvironment:
         days = self._decided_days()
         orders = [
             orders_of(self.prices, self.trading, days[part], asset[part], coefficient[part], target[part])
-            for part in batch_slices(len(days), asset[0].numel() * self.prices.fills(self.trading).longest)
+            for part in batch_slices(len(days), asset[0].numel() * self.prices.fills(self.trading).before_wait)
         ]
         combined = concat_orders(orders)
         return combined, combined.placed & ~held

@@ -22,7 +22,7 @@ _FEWEST = 10
 
 
 def market_gains(prices: Prices, trading: TradingConfig) -> Tensor:
-    """Return the mean gain over all assets: float64 `[days, Fills.longest + 1]`, NaN where no asset can be bought.
+    """Return the mean gain over all assets: float64 `[days, Fills.before_wait + 1]`, NaN where no asset can be bought.
 
     Entry [t, h] is the mean net gain (a fraction) over all assets that a decision on day t can buy, each sold by an
     order that is due on day t + h, after slippage and costs; see `Fills`. A trade is compared with the entry of h =
@@ -32,8 +32,8 @@ def market_gains(prices: Prices, trading: TradingConfig) -> Tensor:
     day = torch.arange(days, device=fills.entry.device)
     # Prices of a later split are not used.
     last = torch.maximum(prices.last_day, day + trading.holding_days).clamp(max=days - 1)
-    gains = torch.full((days, fills.longest + 1), torch.nan, dtype=torch.float64, device=day.device)
-    for offset in range(fill_offset(trading), fills.longest + 1):
+    gains = torch.full((days, fills.before_wait + 1), torch.nan, dtype=torch.float64, device=day.device)
+    for offset in range(fill_offset(trading), fills.before_wait + 1):
         row = torch.minimum(day + offset, last)
         # Positions whose sale is due later count at the last close, also of an asset that has ended.
         sale = torch.where((day + offset > last)[:, None], prices.last_close[row], fills.sale[row])

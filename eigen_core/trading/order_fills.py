@@ -101,9 +101,12 @@ class Fills:
             due; less than `exit_offset` where this sale waits.
         target_offset: int64, by the day of the decision: days to the last day on which a sale target can be reached.
         ended: bool, the asset counts as ended on the day.
+        waits: bool, the asset has no open, high or close on the day, and no position in it is sold.
         sale_delisted: bool, by the day on which a sale is due: it is booked because the asset has ended.
         exit_delisted: bool, by the day of the decision: as `sale_delisted`, for the sale that ends the holding time.
         longest: most days from the decision of an order that is filled to its sale; at least `trading.holding_days`.
+        before_wait: most days from such a decision to the last one before the sale on which the asset has an open, high
+            or close, or on which the sale is due; at least `trading.holding_days`. Then a position only waits.
     """
 
     price: Tensor
@@ -116,9 +119,11 @@ class Fills:
     due_offset: Tensor
     target_offset: Tensor
     ended: Tensor
+    waits: Tensor
     sale_delisted: Tensor
     exit_delisted: Tensor
     longest: int
+    before_wait: int
 
     @staticmethod
     def rules(trading: TradingConfig) -> Hashable:
@@ -128,7 +133,14 @@ class Fills:
 
     @classmethod
     def of(
-        cls, open: Tensor, close: Tensor, last_close: Tensor, session: Tensor, last_day: Tensor, trading: TradingConfig
+        cls,
+        open: Tensor,
+        high: Tensor,
+        close: Tensor,
+        last_close: Tensor,
+        session: Tensor,
+        last_day: Tensor,
+        trading: TradingConfig,
     ) -> Self:
         """Compute the fills of all days; see `Prices` for the arguments.
 
@@ -143,9 +155,9 @@ class Fills:
         sessions = session.to(torch.int64).cumsum(0)
         ended = ended_by(filled, session, trading.delisting_days)
         begun = filled.cummax(0).values
-        missing = ~filled & begun & (day <= last_day[:, None])
-        if trading.delisting_loss is None and bool(missing.any()):
-            row, column = missing.nonzero()[0].tolist()
+        unfilled = ~filled & begun & (day <= last_day[:, None])
+        if trading.delisting_loss is None and bool(unfilled.any()):
+            row, column = unfilled.nonzero()[0].tolist()
             raise InputError(
                 "trading.delisting_loss is empty, as in runs of earlier versions of Eigen: every symbol then needs a "
                 f"price on all days after its first. The symbol in column {column} does not trade on day {row} (both "
@@ -181,6 +193,9 @@ class Fills:
         fill_row = (day[:, 0] + offset).clamp(max=days - 1)
         can_buy = closes & filled[fill_row] & (day + offset < days)
         entry = torch.where(can_buy, OrderCosts.of(trading).purchase_price(price[fill_row]), torch.nan)
+        quiet = open.isnan() & high.isnan() & close.isnan()
+        last_priced = torch.where(quiet, 0, day).cummax(0).values.gather(0, (exit_day - 1).clamp(max=days - 1))
+        before_wait = torch.maximum(torch.minimum(due, exit_day), last_priced) - day
         return cls(
             price=price,
             end_price=end_price,
@@ -192,9 +207,11 @@ class Fills:
             due_offset=due - day,
             target_offset=last_target - day,
             ended=ended,
+            waits=quiet & (sale_day > day) & (day <= last_day.roll(1)[:, None]),
             sale_delisted=is_end,
             exit_delisted=is_end.gather(0, row) & ~beyond & (due < days),
             longest=max(holding, 0 if classic else int(torch.where(can_buy, exit_day - day, 0).amax())),
+            before_wait=max(holding, 0 if classic else int(torch.where(can_buy, before_wait, 0).amax())),
         )
 
     def to(self, device: torch.device) -> Self:

@@ -172,8 +172,8 @@ def resolve_orders(prices: Prices, trading: TradingConfig, days: Tensor, assets:
     entry = fills.entry.take(cell)
     target = target_price(trading, entry, targets)
     # Days are the first dimension, along which a maximum is fast.
-    longest = fills.longest
-    offsets, cells_later, days_left = _days_held(longest, columns, cell.dim(), days.device)
+    within = fills.before_wait
+    offsets, cells_later, days_left = _days_held(within, columns, cell.dim(), days.device)
     last_cell = prices.high.numel() - 1
     reached = prices.high.take((cell + cells_later).clamp_(max=last_cell)) >= target
     if trading.fill == "next_open":
@@ -182,11 +182,15 @@ def resolve_orders(prices: Prices, trading: TradingConfig, days: Tensor, assets:
         reached[0] = False
     # The days left from the first day that reaches the target; 0 if none does.
     left = (reached * days_left).amax(dim=0)
-    first_reached = longest + 1 - left.to(torch.int64)
+    first_reached = within + 1 - left.to(torch.int64)
     costs = OrderCosts.of(trading)
     if trading.bookkeeping == "exact":
         latest = fills.exit_offset.take(cell)
-        at_target = (left > 0) & (first_reached <= fills.target_offset.take(cell))
+        if fills.longest > within:
+            # A position that only waits has no price before the day of its sale.
+            reached_last = prices.high.take((cell + latest * columns).clamp_(max=last_cell)) >= target
+            first_reached = torch.where(left > 0, first_reached, torch.where(reached_last, latest, fills.longest + 1))
+        at_target = first_reached <= fills.target_offset.take(cell)
         last_price = costs.sale_price(fills.exit.take(cell))
     else:
         latest = torch.where(prices.missing.take(cell + cells_later), offsets, trading.holding_days).amin(dim=0)

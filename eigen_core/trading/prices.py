@@ -101,9 +101,9 @@ class Prices:
         rules = Fills.rules(trading)
         if rules not in self._fills:
             # On the CPU: a GPU has no deterministic cumulative sum.
-            prices = (self.open, self.close, self.last_close, self.session, self.last_day)
-            opened, close, last_close, session, last_day = map(Tensor.cpu, prices)
-            found = Fills.of(opened, close, last_close, session, last_day, trading)
+            prices = (self.open, self.high, self.close, self.last_close, self.session, self.last_day)
+            opened, high, close, last_close, session, last_day = map(Tensor.cpu, prices)
+            found = Fills.of(opened, high, close, last_close, session, last_day, trading)
             self._fills[rules] = found.to(self.close.device)
         return self._fills[rules]
 

@@ -18,7 +18,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.config import Config, TradingConfig
 from eigen_core.market import Panel
 from eigen_core.trading import prices as prices_module
-from eigen_core.trading.environment import TradingEnvironment, trade_whole_episodes
+from eigen_core.trading.environment import HeldPrices, TradingEnvironment, trade_whole_episodes
 
 EPISODES = 10
 ASSETS = 7
@@ -117,6 +117,30 @@ def test_both_forms_equal_the_obvious_implementation(seed: int) -> None:
     falling = table.groupby(["episode", "decision_day"])["coefficient"].diff().fillna(0.0) <= 0.0
     assert falling.all() or ranked
     assert len(table)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_long_halts_need_no_rows_of_the_table(seed: int) -> None:
+    """Sales wait up to 50 days, some until the asset has ended; the table has rows for the holding time alone."""
+    random = np.random.default_rng(seed)
+    trading = random_rules(random).model_copy(
+        update={"trading_days": 70, "observe_portfolio": True, "delisting_days": 30 + seed}
+    )
+    close = 50.0 * np.exp(np.cumsum(random.normal(0.0, 0.04, (200, 6)), axis=0))
+    for asset, start in enumerate(random.integers(20, 90, 6)):
+        close[start : start + 15 + 7 * asset, asset] = np.nan
+    panel = panel_of(close * 0.99, close * 1.02, close)
+    known, first_days = prices_of(panel), np.arange(0, 60, 6)
+    assert known.fills(trading).longest > trading.holding_days + 20
+    # Some more than the holding time, since a halt may look like some days on which the market is closed.
+    assert len(HeldPrices.of(known, trading).offsets) <= 2 * (trading.holding_days + 7)
+    actions = list(random_actions(seed, EPISODES, trading.episode_days, 6))
+    slow = [
+        SlowEpisode(panel, trading, int(first)).run(*(values[index] for values in actions))
+        for index, first in enumerate(first_days)
+    ]
+    table = assert_both_forms_equal(slow, panel, trading, first_days, actions)
+    assert (table["exit_day"] - table["decision_day"] > trading.holding_days + 7).any()
 
 
 def _assert_portfolios_equal(portfolios: np.ndarray, slow: Sequence[SlowEpisode]) -> None:
