@@ -256,6 +256,14 @@ def to_text(column: "pd.Series[Any]") -> "pd.Series[str]":
     return column.astype("str").where(column.notna(), "").str.strip()
 
 
+def distinct_texts(column: "pd.Series[Any]") -> tuple[NDArray[np.intp], "pd.Series[str]"]:
+    """Return the distinct cells as `to_text` writes them, and the position of each cell among them."""
+    codes, found = pd.factorize(column)
+    texts = to_text(pd.Series(found).astype(getattr(found.dtype, "categories", found).dtype))
+    # Missing cells have the code -1, the last one.
+    return codes, texts if codes.min(initial=0) >= 0 else pd.concat([texts, pd.Series([""])], ignore_index=True)
+
+
 def parse_dates(column: "pd.Series[Any]", formats: Sequence[str] = ()) -> pd.DataFrame:
     """Parse dates and timestamps from text, numbers, dates or timestamps.
 
@@ -274,8 +282,7 @@ def parse_dates(column: "pd.Series[Any]", formats: Sequence[str] = ()) -> pd.Dat
         return _timestamps(local, (local - utc).dt.total_seconds().to_numpy())
     if pd.api.types.is_datetime64_any_dtype(column.dtype):
         return _timestamps(column, np.nan)
-    codes, found = pd.factorize(to_text(column))
-    texts = pd.Series(found, dtype="str")
+    codes, texts = distinct_texts(column)
     missing = texts.isin(_MISSING)
     read = [_parse_iso(texts) if each == ISO else parse_format(texts, each) for each in formats or (ISO,)]
     fitting = [each for each in read if (missing | each["timestamp"].notna()).all()] or read[:1]
@@ -283,7 +290,7 @@ def parse_dates(column: "pd.Series[Any]", formats: Sequence[str] = ()) -> pd.Dat
     for other in fitting[1:]:
         parsed["timestamp"] = parsed["timestamp"].where(parsed["timestamp"] == other["timestamp"])
     parsed["valid"] = missing | parsed["timestamp"].between(_EARLIEST, _LATEST)
-    return parsed.iloc[codes].reset_index(drop=True)
+    return pd.DataFrame({name: values.to_numpy()[codes] for name, values in parsed.items()})
 
 
 def parse_format(texts: "pd.Series[str]", pattern: str) -> pd.DataFrame:

@@ -344,9 +344,8 @@ class _Table:
                 for ticker in filter(None, self.tickers)
             }
         else:
-            texts = self._symbols()
-            codes, symbols = pd.factorize(texts, sort=True)
-            kept &= texts != ""
+            codes, symbols = self._symbols()
+            kept &= np.asarray(symbols != "")[codes]
             # Ignore duplicate rows.
             again = "symbol" not in used.roles and timestamps["timestamp"][kept & ~self.cells.duplicated()].duplicated()
             if np.mean(again) > _REPEATED:
@@ -357,7 +356,8 @@ class _Table:
         for number, block in enumerate(blocks.values()):
             numbers = {name: self._numbers(place, name in (*BAR, "adjusted_close")) for name, place in block.items()}
             _require_bars(numbers)
-            parts.append(timestamps.assign(code=number if codes is None else codes, **numbers)[kept])
+            part = timestamps.assign(code=number if codes is None else codes, **numbers)
+            parts.append(part if kept.all() else part[kept])
             lost |= ~kept.to_numpy() & ~np.isnan(numbers["close"])
         if lost.sum() > max(_FEW_LOST, _MOST_LOST * len(lost)):
             raise LayoutError(f" has {lost.sum():,} rows with prices but no date or symbol: write both into each row.")
@@ -387,10 +387,12 @@ class _Table:
             self.names = (*self.names, key)
         return key in self.names
 
-    def _symbols(self) -> "pd.Series[str]":
+    def _symbols(self) -> "tuple[NDArray[np.intp], pd.Index[str]]":
+        """Return the sorted symbols, and the position of each row's symbol among them; it is empty if a row has none."""
         if "symbol" in self.used.roles:
-            texts = formats.to_text(self.cells[self.used.roles["symbol"]])
-            return texts.map({text: clean_text(text) for text in texts.unique()}).astype("str")
+            codes, texts = formats.distinct_texts(self.cells[self.used.roles["symbol"]])
+            places, symbols = pd.factorize(texts.map(clean_text), sort=True)
+            return places[codes], symbols
         symbol, vendor = self.file.symbol, self.used.vendor
         if vendor is not None and vendor.symbol is not None and not self.market.symbol_from:
             symbol = vendor.symbol_in(self.file.stem) or symbol
@@ -399,7 +401,7 @@ class _Table:
                 " has no column of symbols, and its name may be more than a symbol: name the column in "
                 "market.columns.symbol, or the part of the name in market.symbol_from, as {symbol}-1d-{part}.csv."
             )
-        return pd.Series(clean_text(symbol), index=self.cells.index, dtype="str")
+        return np.zeros(len(self.cells), dtype=np.intp), pd.Index([clean_text(symbol)])
 
     def _timestamps(self) -> pd.DataFrame:
         place, vendor = self.used.roles["date"], self.used.vendor
@@ -484,7 +486,9 @@ def _require_bars(prices: Mapping[str, NDArray[np.float64]]) -> None:
 def _csv_table(content: bytes, file: SourceFile, market: MarketConfig) -> _Table:
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         content = content.decode("utf-16").encode()
-    content = content.removeprefix(b"\xef\xbb\xbf").rstrip() + b"\n"
+    content = content.removeprefix(b"\xef\xbb\xbf")
+    if not re.fullmatch(rb"\S\n", content[-2:]):
+        content = content.rstrip() + b"\n"
     if content == b"\n":
         raise LayoutError(" is empty: give a file with dates and prices.")
     if b"\0" in content:
@@ -518,7 +522,8 @@ def _csv_table(content: bytes, file: SourceFile, market: MarketConfig) -> _Table
             skiprows=above + skipped,
             names=list(range(width)),
             index_col=False,
-            dtype=dict.fromkeys(as_text, "str"),
+            # As categories, repeated texts are read faster.
+            dtype=dict.fromkeys(as_text, "str" if len(as_text) == len(names) else "category"),
             keep_default_na=False,
             na_values=missing,
             skipinitialspace=True,
