@@ -388,7 +388,7 @@ class _Table:
         return key in self.names
 
     def _symbols(self) -> "tuple[NDArray[np.intp], pd.Index[str]]":
-        """Return the sorted symbols, and the position of each row's symbol among them; it is empty if a row has none."""
+        """Return the sorted symbols, and the position of each row's symbol among them; empty for a row without one."""
         if "symbol" in self.used.roles:
             codes, texts = formats.distinct_texts(self.cells[self.used.roles["symbol"]])
             places, symbols = pd.factorize(texts.map(clean_text), sort=True)
