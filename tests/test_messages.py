@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from flow_cases import eigen_environment, run_eigen
 
 from eigen_core.common.errors import InputError
 from eigen_core.runs.handle import require_trusted_task
@@ -30,3 +31,9 @@ def test_foreign_texts_in_commands_are_quoted_for_a_shell() -> None:
     assert unquoted == []
     with pytest.raises(InputError, match=r"--set task='gym:a:B;\$\(id\)', or .*=\'gym:a:B;"):
         require_trusted_task("gym:a:B;$(id)", "Run 'first' plays", [])
+
+
+def test_a_character_that_the_output_cannot_encode_ends_no_command(tmp_path: Path) -> None:
+    environment = eigen_environment(tmp_path, PYTHONIOENCODING="ascii:strict")
+    ended = run_eigen(["runs", "--store", "rüns→"], environment=environment, folder=tmp_path, code=0)
+    assert "There are no runs in r\\xfcns\\u2192." in ended.stdout

@@ -103,7 +103,7 @@ class RunDirectory:
         """Keep other processes from writing (they get `InUseError`); first remove temporary files of a killed one."""
         self._lock.require(f"Run '{self.name}'")
         try:
-            with explained("clear temporary_files_in from", self.path, ANOTHER_FOLDER):
+            with explained("remove temporary files from", self.path, ANOTHER_FOLDER):
                 left = temporary_files_in(self.path)
                 for path in left:
                     path.unlink(missing_ok=True)  # it may be a status file that another thread has renamed

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import stat
 import time
 import uuid
@@ -62,12 +63,15 @@ def explained(action: str, path: Path, instead: str = "choose another path") -> 
         raise kind(f"Cannot {action} {path}: {reason.format(instead=instead)}.") from error
 
 
-def require_place(path: Path) -> None:
+def require_place(path: Path, instead: str = "choose another path") -> None:
     """Raise `InputError` if no file can be written at `path`; create nothing. For a check before a long computation."""
-    nearest = nearest_existing(path.absolute().parent)
-    with explained("write", path):
+    with explained("write", path, instead):
+        nearest = nearest_existing(path.absolute().parent)
         if not nearest.is_dir():
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if not shutil.disk_usage(nearest).total:
+            # The system makes the files there, as in /proc.
+            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
         if not os.access(nearest, os.W_OK | os.X_OK):
             raise OSError(errno.EACCES, os.strerror(errno.EACCES))
         with suppress(FileNotFoundError):

@@ -14,7 +14,7 @@ import torch
 from eigen_core.checkpoint.store import ANOTHER_FOLDER
 from eigen_core.checkpoint.store_location import run_root
 from eigen_core.common.errors import End, InputError
-from eigen_core.common.files import nearest_existing
+from eigen_core.common.files import nearest_existing, require_place
 from eigen_core.common.text import percent, size
 from eigen_core.config import BatchLearnerConfig, BatchSamplingConfig, Config, merge
 from eigen_core.config.loading import config_from_values
@@ -293,8 +293,13 @@ def plan_run(
 
 
 def _disk_room(settings: CheckpointConfig, run: str | None) -> Limit:
-    """Return the space for a run's files on this machine: the free space, plus the space that its files take now."""
+    """Return the space for a run's files on this machine: the free space, plus the space that its files take now.
+
+    Raises:
+        InputError: no files can be written there.
+    """
     folder = run_root(settings.store, settings.local)
+    require_place(folder / (run or "run"), ANOTHER_FOLDER)
     held = 0 if run is None else sum(_size_of(path) for path in (folder / run).rglob("*"))
     free = shutil.disk_usage(nearest_existing(folder)).free
     return Limit(free + held, f"{size(free)} free at {folder}" + f", {size(held)} in the run's files" * (held > 0))

@@ -1,7 +1,9 @@
 """The command line `eigen`. Torch and Prefect take seconds to import: commands import them when they need them."""
 
 import os
-from typing import Annotated
+import sys
+from io import TextIOWrapper
+from typing import Annotated, cast
 
 import typer
 
@@ -86,4 +88,7 @@ for command in (
 
 def main() -> None:
     """Run the command line; the entry point of the script `eigen`."""
+    for stream in (sys.stdout, sys.stderr):
+        # What the encoding of a terminal or a log lacks must not end a training.
+        cast(TextIOWrapper, stream).reconfigure(errors="backslashreplace")
     app()

@@ -150,8 +150,11 @@ class TrialResult:
 @contextmanager
 def _locked(sweep: Sweep) -> Iterator[None]:
     from eigen_core.checkpoint.locks import FileLock
+    from eigen_core.checkpoint.store import ANOTHER_FOLDER
+    from eigen_core.common.files import explained
 
-    sweep.folder.mkdir(parents=True, exist_ok=True)
+    with explained("keep the sweep in", sweep.folder, ANOTHER_FOLDER):
+        sweep.folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(sweep.folder / f"{sweep.name}.lock")
     lock.require(f"Sweep '{sweep.name}'")
     try:

@@ -127,6 +127,10 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "act on other symbols": (["act", "small", "--data", "columns.csv"], "CCC"),
     "act below a file": (["act", "small", "--ledger", "file/act.json"], "file"),
     "importance": (["importance", "small", "--agent", "99"], "99"),
+    **{
+        f"{words[0]} where no folder can be made": ([*words, *SMALL, "--store", "/proc/nowhere"], "Cannot ")
+        for words in (["train", "--run", "new"], ["plan"], ["sweep", "rates"])
+    },
     "walk": (["walk", "years", "--folds", "1000", "--span-days", "252"], "fold"),
     "walk without memory": (["walk", "years", *TINY, "--folds", "2"], "does not fit"),
     "walk side by side with a scheduler that is gone": (
