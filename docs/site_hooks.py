@@ -22,6 +22,7 @@ OUTSIDE = (
     "README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
+    "SECURITY.md",
     "THIRD_PARTY.md",
     "benchmarks/RESULTS.md",
     "benchmarks/learning/leak.png",

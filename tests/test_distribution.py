@@ -7,6 +7,7 @@ from email.message import Message
 from pathlib import Path
 
 import pytest
+import yaml
 from wheel_cases import ROOT, built_wheel, project_table
 
 from eigen_core import __version__
@@ -69,6 +70,18 @@ def test_who_installs_the_wheel_gets_its_licence_and_those_of_the_bundled_prices
         texts = [archive.read(f"{folder}/{path}").decode() for path in metadata.get_all("License-File", [])]
     assert any("Apache License" in text and "END OF TERMS AND CONDITIONS" in text for text in texts)
     assert any("BSD-3-Clause" in text and "Redistribution and use" in text for text in texts)
+
+
+def test_ci_runs_on_the_pythons_of_the_metadata_and_hooks_are_what_make_lint_calls(metadata: Message) -> None:
+    job = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]["test"]
+    named = {line.rpartition(" ")[2] for line in metadata.get_all("Classifier", ()) if "Python :: 3." in line}
+    assert set(job["strategy"]["matrix"]["python"]) == named
+    assert job["steps"][-1]["run"] == ".ci/run"
+    (local,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    tools = {" ".join(hook["entry"].split()[:2]).removesuffix(" check") for hook in local["hooks"]}
+    lint = (ROOT / "Makefile").read_text().replace("$(BIN)", ".venv/bin")
+    assert tools == {".venv/bin/ruff", ".venv/bin/ruff format", ".venv/bin/mypy"}
+    assert all(tool in lint for tool in tools)
 
 
 def test_the_metadata_and_make_take_the_same_pythons(metadata: Message) -> None:
