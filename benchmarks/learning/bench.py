@@ -199,7 +199,7 @@ PARTS = {
                     ("noise", 0.0),
                     *((name, edge) for name in ("isolated_factor", "factor") for edge in _PORTFOLIO_EDGES),
                 ),
-                ("portfolio_direct",),
+                ("portfolio_direct", "portfolio_ridge"),
             ),
         ),
         PORTFOLIO_SEEDS,

@@ -1,6 +1,5 @@
 """The result of a training in the holdout, compared with an oracle and random traders."""
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from itertools import product
@@ -16,80 +15,29 @@ from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.generation import TrainingState
 from eigen_core.judging.backtest import decide_weights, task_backtest
+from eigen_core.judging.ridge import HoldingRule, fit_ridge, play_rules, tuned_buying, tuned_holding
 from eigen_core.judging.verdicts import Claim, verdict_on
 from eigen_core.learning.fitness import spread_starts
 from eigen_core.networks import AgentNetwork, portfolio_actions
-from eigen_core.trading import EpisodeSummary, Prices, TradingEnvironment, trade_whole_episodes
-from eigen_core.trading.portfolio import Rebalancing, smooth_scores, target_weights
-
-THRESHOLDS = (-10.0, 0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5)
-_TUNING_EPISODES = 30
-_ORACLE_TARGETS = 4
-
-
-@dataclass(frozen=True)
-class Oracle:
-    """Buys the assets with the highest signals above a threshold (standard deviations), with this sale target."""
-
-    threshold: float
-    target: float
-
-
-def tuned_oracle(market: KnownMarket, config: Config) -> Oracle:
-    starts = spread_starts(market.panel.starts(market.panel.splits.train, config), _TUNING_EPISODES)
-    targets = np.linspace(config.trading.min_target, config.trading.max_target, _ORACLE_TARGETS).tolist()
-    oracles = [Oracle(threshold, target) for threshold, target in product(THRESHOLDS, targets)]
-    rewards = play_oracles(oracles, market, config, starts).reward.reshape(len(oracles), -1).mean(dim=1)
-    return oracles[int(rewards.argmax())]
-
-
-def play_oracles(
-    oracles: Sequence[Oracle], market: KnownMarket, config: Config, starts: NDArray[np.int64]
-) -> EpisodeSummary:
-    """Return the accounts of an episode of each oracle from each start, `[oracles * starts]`."""
-    trading = config.trading.model_copy(update={"observe_portfolio": True})
-    environment = TradingEnvironment(Prices.of_panel(market.panel, torch.device("cpu")), trading)
-    environment.reset(torch.from_numpy(np.tile(starts, len(oracles))))
-    signal = torch.from_numpy(market.signal)
-    threshold, target = (
-        torch.tensor(values, dtype=torch.float64).repeat_interleave(len(starts)).unsqueeze(1)
-        for values in zip(*((oracle.threshold, oracle.target) for oracle in oracles), strict=True)
-    )
-    size, purchases = trading.max_coefficient or 1.0, min(trading.purchases_per_day, market.panel.assets)
-    while not environment.done:
-        seen = signal[environment.days]
-        wanted = seen.masked_fill(environment.portfolio()[..., 0] > 0.0, -torch.inf)
-        wanted = wanted.masked_fill(seen < threshold, -torch.inf)
-        best, asset = wanted.topk(purchases, dim=1)
-        coefficients = torch.zeros_like(seen).scatter_(1, asset, size * (best > -torch.inf).double())
-        environment.step(coefficients, target.expand_as(seen))
-    return environment.summary()
-
+from eigen_core.trading import Prices, trade_whole_episodes
+from eigen_core.trading.portfolio import Rebalancing
 
 _SHARPNESS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 _SPEEDS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _TUNING_SEEDS = range(1_000_001, 1_000_009)
-_INVESTED = 15.0
-"""Added to all scores of the oracle, so that almost nothing is in cash."""
 
 
 @dataclass(frozen=True)
-class WeightsOracle:
-    """Holds the softmax of the signal times `sharpness`; scores move the share `speed` towards it each day.
+class WeightsOracle(HoldingRule):
+    """`expected`: mean growth over equal weights on the markets that it was tuned on (percent a year)."""
 
-    `expected` is the mean growth over equal weights on the markets that it was tuned on (percent a year).
-    """
-
-    sharpness: float
-    speed: float
     expected: float = 0.0
 
-    def weights(self, market: KnownMarket, span: range) -> Tensor:
-        """Target weights after the close of each day, float64 `[days, assets]`."""
-        days = slice(span.start, span.stop)
-        wanted = self.sharpness * torch.from_numpy(market.signal[days]) + _INVESTED
-        scores = smooth_scores(wanted, torch.full_like(wanted, self.speed))
-        return target_weights(scores, torch.from_numpy(market.panel.close[days] > 0.0))
+
+def held_by(rule: HoldingRule, scores: NDArray[np.float64], market: KnownMarket, span: range) -> Tensor:
+    """Return the target weights of a rule after the close of each day; `scores`: those of all days of the market."""
+    days = slice(span.start, span.stop)
+    return rule.weights(scores[days], market.panel.close[days])
 
 
 def tuned_weights_oracle(name: str, edge: float, config: Config) -> WeightsOracle:
@@ -107,7 +55,8 @@ def _tuned(name: str, edge: float, config: Config) -> WeightsOracle:
     for seed in _TUNING_SEEDS:
         market = known_market(name, config, edge, seed)
         span = range(market.panel.days)
-        growth += yearly_excess(market, config, span, torch.stack([oracle.weights(market, span) for oracle in oracles]))
+        every = [held_by(oracle, market.signal, market, span) for oracle in oracles]
+        growth += yearly_excess(market, config, span, torch.stack(every))
     best = int(growth.argmax())
     return replace(oracles[best], expected=float(growth[best]) / len(_TUNING_SEEDS))
 
@@ -195,8 +144,8 @@ def _in_episodes(
     """Return mean rewards of holdout episodes, and facts about champion and oracle."""
     config = state.config
     starts = spread_starts(state.task.holdout_starts, HOLDOUT_EPISODES)
-    oracle = tuned_oracle(market, config)
-    account = play_oracles([oracle], market, config, starts)
+    oracle = tuned_buying(market.signal, market.panel, config)
+    account = play_rules([oracle], market.signal, market.panel, config, starts)
     played = state.task.roll_out(champion[None], starts[None])
     population = state.population.weights
     agents = state.task.roll_out(population, np.tile(starts, (len(population), 1))).rewards.mean(axis=1)
@@ -225,9 +174,13 @@ def _by_growth(state: TrainingState, champion: Tensor, market: KnownMarket) -> t
     for seed in _FURTHER_SEEDS:
         further = known_market(market.name, config, market.edge, seed)
         days = range(config.market.window, further.panel.days)
-        weights = torch.cat([oracle.weights(further, days)[None], _decided(state, agents, further, days)])
+        weights = torch.cat(
+            [held_by(oracle, further.signal, further, days)[None], _decided(state, agents, further, days)]
+        )
         scored += yearly_excess(further, config, days, weights) / len(_FURTHER_SEEDS)
-    held = torch.cat([oracle.weights(market, span)[None], _decided(state, champion[None], market, span)])
+    held = torch.cat(
+        [held_by(oracle, market.signal, market, span)[None], _decided(state, champion[None], market, span)]
+    )
     excess = yearly_excess(market, config, span, held)
     scores = {
         "oracle": float(scored[0]),
@@ -244,6 +197,42 @@ def _by_growth(state: TrainingState, champion: Tensor, market: KnownMarket) -> t
             "turnover": _turnover(held[1]),
             "cash": round(float(1.0 - held[1].sum(-1).mean()), 3),
         },
+    }
+
+
+def ridge_judged(market: KnownMarket, config: Config) -> dict[str, Any]:
+    """Return the results of the baseline `ridge`, in the place of the champion's; see `judged`."""
+    score, panel, span = fit_ridge(market.panel, config), market.panel, market.panel.splits.holdout
+    backtest = task_backtest(config, panel, torch.device("cpu"))
+    decided = backtest.decided_by_ridge(span)
+    curve = backtest.accounts(decided, span).curve(0)
+    played = backtest.played(decided, 1, span, curve, "ridge", draws=_DRAWS)
+    excess = None if played.excess is None else played.excess.mean
+    if config.task == "portfolio":
+        oracle, rule, scores = tuned_weights_oracle(market.name, market.edge, config), None, np.zeros(2)
+        rule = tuned_holding(score.of(panel), panel, config)
+        for seed in _FURTHER_SEEDS:
+            further = known_market(market.name, config, market.edge, seed)
+            days = range(config.market.window, further.panel.days)
+            known = ((oracle, further.signal), (rule, score.of(further.panel)))
+            weights = torch.stack([held_by(one, of_days, further, days) for one, of_days in known])
+            scores += yearly_excess(further, config, days, weights) / len(_FURTHER_SEEDS)
+        held = torch.stack([held_by(oracle, market.signal, market, span), held_by(rule, score.of(panel), market, span)])
+        excess = float(yearly_excess(market, config, span, held)[1])
+    else:
+        starts = spread_starts(panel.starts(span, config), HOLDOUT_EPISODES)
+        scores = np.array(
+            [
+                float(play_rules([tuned_buying(of_days, panel, config)], of_days, panel, config, starts).reward.mean())
+                for of_days in (market.signal, score.of(panel))
+            ]
+        )
+    best, own = map(float, scores)
+    return {
+        "share": {"champion": round(100.0 * own / best, 1) if market.edge and best > 0.0 else None},
+        "score": {"oracle": round(best, 1), "champion": round(own, 1)},
+        "excess": None if excess is None else round(excess, 3),
+        "claim": None if market.edge else verdict_on(played, config).claim,
     }
 
 

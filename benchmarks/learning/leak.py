@@ -14,12 +14,11 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from benchmarks.learning.judgement import play_oracles, tuned_oracle
-from benchmarks.learning.markets import KnownMarket
 from benchmarks.synthetic import leaking_market
 from eigen_core.config import Config, merge
 from eigen_core.generation import TrainingState, evaluate, evolve, start_training, train
 from eigen_core.generation.phases import validation_slices
+from eigen_core.judging.ridge import play_rules, tuned_buying
 from eigen_core.networks.population import initial_weights
 from eigen_core.task.market import MarketTask
 
@@ -75,14 +74,13 @@ def random_reward(seed: int) -> float:
 
 
 def oracle_reward(seed: int) -> float:
-    """Mean reward of an oracle of the leak on the market of `seed`; see `tuned_oracle`."""
+    """Mean reward of an oracle of the leak on the market of `seed`; see `tuned_buying`."""
     state = begin_trial("both", "decision", seed)
     assert isinstance(state.task, MarketTask)
     panel = state.task.panel
     leak = panel.features[:, : panel.assets, panel.feature_names.index("leak")].astype(np.float64)
-    market = KnownMarket("leak", panel, leak, edge=1.0)
-    oracle = tuned_oracle(market, state.config)
-    return float(play_oracles([oracle], market, state.config, validation_slices(state)).reward.mean())
+    oracle = tuned_buying(leak, panel, state.config)
+    return float(play_rules([oracle], leak, panel, state.config, validation_slices(state)).reward.mean())
 
 
 def learning_curve(learning: Learning, credit: Credit, seed: int, generations: int = GENERATIONS) -> Iterator[float]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from benchmarks.learning.judgement import judged
+from benchmarks.learning.judgement import judged, ridge_judged
 from benchmarks.learning.markets import HOLDOUT_DAYS, MARKETS, known_market
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import explained, replacing
@@ -19,6 +19,7 @@ from eigen_core.config import Config, preset_values
 from eigen_core.config.loading import load_config
 from eigen_core.config.stored import stored_values
 from eigen_core.generation import evaluate, evolve, start_training, train
+from eigen_core.judging.ridge import fit_ridge, tuned_buying, tuned_holding
 from eigen_core.judging.verdicts import Claim
 
 
@@ -61,19 +62,22 @@ DIRECT = (
         ),
     ),
 )
+RIDGE, PORTFOLIO_RIDGE = "ridge", "portfolio_ridge"
 MARKET_METHODS = {
     "both": Method(),
     "counterfactual": Method(COUNTERFACTUAL),
     "gradients": Method(("evolution.enabled=false",)),
     "evolution": Method(("learner.gradient_steps=0",), generations=50),
+    RIDGE: Method(),
 }
-"""Methods of the task `market`. `both` is the preset: gradients (DDPG) and evolution."""
+"""Methods of the task `market`. `both` is the preset: gradients (DDPG) and evolution; `ridge` trains no agents."""
 _DIRECT_GENERATIONS = int(preset_values("portfolio")["generations"])
 PORTFOLIO_METHODS = {
     "portfolio_direct": Method(DIRECT, _DIRECT_GENERATIONS),
     "portfolio_restarts": Method((*DIRECT, "evolution.enabled=false"), _DIRECT_GENERATIONS),
     "portfolio_ddpg": Method(("task=portfolio",)),
     "portfolio_ppo": Method(("task=portfolio", *_settings_of("ppo", "replay", "learner"))),
+    PORTFOLIO_RIDGE: Method(DIRECT),
 }
 """Methods of the task `portfolio`: the direct one with its preset's network and population; the same without evolution;
 the others with quickstart's network and population."""
@@ -115,6 +119,17 @@ def trial_config(
         key: value for key, _, value in (given.partition("=") for given in (*METHODS[method].settings, *assignments))
     }
     return load_config("quickstart", [f"{key}={value}" for key, value in settings.items()])
+
+
+def run_ridge(market: str, edge: float, config: Config) -> dict[str, Any]:
+    """Return the results of the baseline `ridge` on a market (`ridge_judged`) and its CPU seconds, for JSON."""
+    cpu = CpuTime()
+    known = known_market(market, config, edge, config.seed)
+    with cpu.phase("train"):
+        score = fit_ridge(known.panel, config).of(known.panel)
+        (tuned_holding if config.task == "portfolio" else tuned_buying)(score, known.panel, config)
+    found = ridge_judged(known, config)
+    return {"market": market, "edge": known.edge, "seed": config.seed, **found, "cpu_s": round(cpu.training, 2)}
 
 
 def run_trial(market: str, edge: float, config: Config) -> dict[str, Any]:
@@ -194,7 +209,8 @@ class Trial:
             raise InputError(f"{path} holds no trial: remove it to run the trial again.") from None
 
     def make(self, folder: Path) -> None:
-        found = run_trial(self.market, self.edge, self.config) | {"method": self.method}
+        run = run_ridge if self.method in (RIDGE, PORTFOLIO_RIDGE) else run_trial
+        found = run(self.market, self.edge, self.config) | {"method": self.method}
         folder.mkdir(parents=True, exist_ok=True)
         path = self.path(folder)
         with explained("write", path), replacing(path) as file:

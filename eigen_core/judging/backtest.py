@@ -15,6 +15,7 @@ from torch import Tensor
 from eigen_core.common.records import Excess
 from eigen_core.config import AccountConfig, Config, TradingConfig
 from eigen_core.config.registry import BACKTESTS, load_class, task_choice
+from eigen_core.judging.ridge import BuyingRule, HoldingRule, fit_ridge, tuned_buying, tuned_holding
 from eigen_core.learning import learner_class
 from eigen_core.machine.reproducibility import compute_reproducibly
 from eigen_core.market import Panel
@@ -30,6 +31,7 @@ from eigen_core.trading.baselines import (
     play_matched_traders,
     play_shifted,
     share_of_capital,
+    trades_by_score,
 )
 from eigen_core.trading.equity import Values, periods_per_year
 from eigen_core.trading.excess import alpha_of_days, excess_of_trades
@@ -63,8 +65,8 @@ class SpanResult:
         trades: a row each, columns of `TradedAccounts.table` or `WeightsAccounts.table`, and `agent`, an index.
         interest: earned on cash (money).
         one_portfolio: all agents trade one common portfolio.
-        baselines: accounts on the same days by name: simple rules (`baseline_curves`), and `initial_population`, the
-            mean of agents with initial weights.
+        baselines: accounts on the same days by name: simple rules (`baseline_curves`), `ridge` (`fit_ridge`), and
+            `initial_population`, the mean of agents with initial weights.
         matched: earnings of random traders that trade as much and as long as the agents (`play_matched_traders`).
         excess: gain beyond the market (`Excess`); None with fewer than two trades, or days of a portfolio.
         alpha: part of the excess that the market's own gain does not explain; None where `alpha_of` returns None.
@@ -253,6 +255,14 @@ class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
         """Let agents decide in one batch on each day of a span; an ensemble decides as one, by the mean actions."""
 
     @abstractmethod
+    def decided_by_ridge(self, span: range) -> Decided:
+        """Return the decisions of the baseline `ridge`, as of one agent."""
+
+    @cached_property
+    def _ridge_scores(self) -> Values:
+        return fit_ridge(self.panel, self.config).of(self.panel)
+
+    @abstractmethod
     def _compared(
         self, decided: Decided, span: range, accounts: AnyAccounts, equal: EquityCurve, *, by_timing: bool
     ) -> dict[str, Any]:
@@ -319,7 +329,11 @@ class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
             trades=trades.sort_values("decision", kind="stable", ignore_index=True),
             interest=float(accounts.interest.sum()),
             one_portfolio=one_portfolio,
-            baselines={**rules, "initial_population": initial},
+            baselines={
+                **rules,
+                "ridge": self.accounts(self.decided_by_ridge(span), span).curve(0),
+                "initial_population": initial,
+            },
             matched=timing if by_timing else play_matched_traders(decided, *known, config, draws, key),
             periods_per_year=self._year(span),
             risk_free=config.account.risk_free,
@@ -368,6 +382,15 @@ class MarketBacktest(TaskBacktest[DecidedTrades, TradedAccounts]):
 
     def _decide(self, weights: Tensor, span: range, *, ensemble: bool) -> DecidedTrades:
         return decide_trades(self._network, self._known(span), self.config, weights, span, ensemble=ensemble)
+
+    @cached_property
+    def _buying(self) -> BuyingRule:
+        return tuned_buying(self._ridge_scores, self.panel, self.config)
+
+    def decided_by_ridge(self, span: range) -> DecidedTrades:
+        scores, rule = self._ridge_scores[span.start : span.stop], self._buying
+        wanted = np.where(scores >= rule.threshold, scores, np.nan)
+        return trades_by_score(self._known(span), self.config.trading, wanted, rule.target)
 
     def _compared(
         self, decided: DecidedTrades, span: range, accounts: TradedAccounts, equal: EquityCurve, *, by_timing: bool
@@ -492,6 +515,15 @@ class PortfolioBacktest(TaskBacktest[Values, WeightsAccounts]):
 
     def _decide(self, weights: Tensor, span: range, *, ensemble: bool) -> Values:
         return decide_weights(self._network, self.panel, self.config, weights, span, ensemble=ensemble)
+
+    @cached_property
+    def _holding(self) -> HoldingRule:
+        return tuned_holding(self._ridge_scores, self.panel, self.config)
+
+    def decided_by_ridge(self, span: range) -> Values:
+        days, short = slice(span.start, span.stop), self.config.portfolio.short
+        closes = np.asarray(self.panel.close[days])
+        return self._holding.weights(self._ridge_scores[days], closes, short).numpy()[None]
 
     def _compared(
         self, decided: Values, span: range, accounts: WeightsAccounts, equal: EquityCurve, *, by_timing: bool

@@ -20,6 +20,7 @@ from eigen_core.common.text import money, number, percent
 from eigen_core.judging.backtest import SpanResult
 from eigen_core.reporting.style import (
     BLUE,
+    BROWN,
     CHAMPION,
     GREEN,
     GRID,
@@ -48,6 +49,7 @@ NAMES = {
     "momentum": "Momentum",
     "reversal": "Reversal",
     "classic": "Classic rule",
+    "ridge": "Ridge regression",
     "initial_population": "Initial agents",
 }
 """Names of the baselines in reports, by their key in `SpanResult.baselines`."""
@@ -58,6 +60,7 @@ BASELINE_COLOURS = {
     "momentum": GREEN,
     "reversal": PURPLE,
     "classic": ORANGE,
+    "ridge": BROWN,
     "initial_population": INK,
 }
 _WEIGHT_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, INK)
@@ -320,6 +323,7 @@ _COLOURS = {
     "orange": (ORANGE, "#F0B73C"),
     "vermillion": (VERMILLION, "#F58B4C"),
     "purple": (PURPLE, "#DE9DC1"),
+    "brown": (BROWN, "#C9A57B"),
 }
 """By the name of a CSS variable, the variable's colour on a light and on a dark background."""
 _TEXT_COLOURS = {f"{name}-text": (label_colour(light), dark) for name, (light, dark) in _COLOURS.items()}

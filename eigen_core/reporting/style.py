@@ -23,13 +23,14 @@ from eigen_core.common.text import number
 
 Values = NDArray[np.float64]
 
-# Okabe and Ito, Color Universal Design (2008): distinguishable with every common form of colour blindness.
+# Okabe and Ito, Color Universal Design (2008), for every common form of colour blindness, and brown.
 BLUE = "#0072B2"
 SKY = "#56B4E9"
 GREEN = "#009E73"
 ORANGE = "#E69F00"
 VERMILLION = "#D55E00"
 PURPLE = "#CC79A7"
+BROWN = "#7F4F24"
 INK = "#222222"
 MUTED = "#6B6B6B"
 SHADE = "#EBEBEB"

@@ -74,7 +74,8 @@ def baseline_curves(
     accounts = weights_accounts(held, known, dates, trading, config.account)
     curves = {name: accounts.curve(index) for index, name in enumerate(weights)}
     indicator = _returns(before, span, _INDICATOR_DAYS, 0)
-    classic = trade_accounts(_classic_trades(known, trading, indicator), known, dates, trading, config.account)
+    trades = trades_by_score(known, trading, indicator, trading.max_target)
+    classic = trade_accounts(trades, known, dates, trading, config.account)
     return {**curves, "classic": classic.curve(0)}
 
 
@@ -118,10 +119,14 @@ def _top_third(score: Values, tradable: NDArray[np.bool_]) -> Values:
     return equal_weights(rank < -(-number // 3))
 
 
-def _classic_trades(known: Prices, trading: TradingConfig, indicator: Values) -> DecidedTrades:
+def trades_by_score(known: Prices, trading: TradingConfig, score: Values, target: float) -> DecidedTrades:
+    """Return trades that buy on each day, at full size, the free assets with the highest scores, `[1, days, K]`.
+
+    `score` is `[days, assets]`, NaN: the asset is not bought; `target` is the sale target of all.
+    """
     coefficient = trading.max_coefficient or max(trading.buy_threshold, 1.0)
-    scores = torch.tensor(indicator, device=known.close.device)
-    targets = torch.full((1, known.assets), trading.max_target, device=known.close.device)
+    scores = torch.tensor(score, device=known.close.device)
+    targets = torch.full((1, known.assets), target, device=known.close.device)
     number = min(trading.purchases_per_day, known.assets)
 
     def decide(day: int, portfolios: Tensor) -> tuple[Tensor, Tensor]:

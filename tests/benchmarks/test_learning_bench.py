@@ -8,6 +8,7 @@ from benchmarks.learning import judgement
 from benchmarks.learning.markets import KnownMarket, known_market
 from benchmarks.learning.trial import trial_config
 from eigen_core.config import Config
+from eigen_core.judging.ridge import HoldingRule, play_rules, tuned_buying
 from eigen_core.learning.fitness import spread_starts
 from eigen_core.trading.synthetic import FEATURE, coming_returns
 
@@ -55,16 +56,17 @@ _CONFIG = trial_config("plain", 1, "both", ["market.holdout_days=300"])
 def test_the_oracle_earns_more_than_random_traders() -> None:
     market = known_market("plain", _CONFIG, 0.3, seed=1, days=1_300, assets=8)
     starts = spread_starts(market.panel.starts(market.panel.splits.holdout, _CONFIG), 10)
-    account = judgement.play_oracles([judgement.tuned_oracle(market, _CONFIG)], market, _CONFIG, starts)
-    oracle = float(account.reward.mean())
+    oracle = tuned_buying(market.signal, market.panel, _CONFIG)
+    account = play_rules([oracle], market.signal, market.panel, _CONFIG, starts)
+    earned = float(account.reward.mean())
     trades = account.trades.double().numpy()
-    assert 2.0 * max(judgement.random_reward(market, _CONFIG, starts, trades), 0.0) < oracle
+    assert 2.0 * max(judgement.random_reward(market, _CONFIG, starts, trades), 0.0) < earned
 
 
 def test_the_excess_is_that_of_a_slow_account() -> None:
     market = known_market("factor", _CONFIG, 0.3, seed=2, days=1_300, assets=4)
     span = range(1_000, 1_060)
-    weights = judgement.WeightsOracle(2.0, 0.2).weights(market, span)
+    weights = judgement.held_by(HoldingRule(2.0, 0.2), market.signal, market, span)
     equal = torch.full_like(weights, 0.25)
     trading = _CONFIG.trading
     side = (1.0 + trading.slippage_bps / 1e4) * (1.0 + trading.cost_bps / 1e4) - 1.0

@@ -26,7 +26,8 @@ CONTRACT = {
     *("warnings", "periods_per_year", "timing"),
 }
 BASELINES = {
-    *("cash", "equal_weight", "rebalanced", "momentum", "reversal", "classic", "initial_population", "matched_random")
+    *("cash", "equal_weight", "rebalanced", "momentum", "reversal", "classic", "ridge", "initial_population"),
+    "matched_random",
 }
 
 
@@ -71,7 +72,7 @@ def test_a_backtest_of_the_champion_on_the_holdout(stores: dict[str, str], task:
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_a_few_days_have_an_account_and_too_few_for_a_verdict(stores: dict[str, str], task: str) -> None:
     dates = played(stores[task]).curve.dates
-    for days in range(1, 13):
+    for days in (1, 2, 5, 7, 9, 10):
         span = f"{dates[20]}:{dates[19 + days]}"
         if days == 1:
             with pytest.raises(InputError, match=r"holds 1 day of prices: an account needs 2 or more"):

@@ -1,0 +1,89 @@
+"""The baseline `ridge`: what it fits, that it finds an edge, and that it knows nothing of the holdout."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from trading_cases import CPU, panel_of
+
+from eigen_core.config import Config
+from eigen_core.judging.backtest import task_backtest
+from eigen_core.judging.ridge import PENALTIES, fit_ridge, tuned_buying, tuned_holding
+from eigen_core.market import Panel
+from eigen_core.trading import Prices
+from eigen_core.trading.synthetic import with_planted_edge
+
+DAYS, ASSETS, HELD = 1_500, 8, 5
+TRADING = {"holding_days": HELD, "settlement_days": HELD, "trading_days": 60}
+
+
+def config_of(task: str) -> Config:
+    return Config(task=task, trading=TRADING, market={"window": 60, "validation_days": 300, "holdout_days": 300})
+
+
+def market(assets: int = ASSETS) -> Panel:
+    steps = np.random.default_rng(5).normal(0.0, 0.02, (DAYS, assets))
+    close = 100.0 * np.exp(np.cumsum(steps, axis=0))
+    return panel_of(close, close, close, window=60)
+
+
+@pytest.mark.parametrize("task", ["market", "portfolio"])
+def test_it_earns_a_planted_edge_and_knows_nothing_of_the_holdout(task: str) -> None:
+    config, panel = config_of(task), market()
+    panel = with_planted_edge(panel, config.trading, 0.3, seed=1)
+    holdout, tuned = panel.splits.holdout, tuned_holding if task == "portfolio" else tuned_buying
+    backtest = task_backtest(config, panel, CPU)
+    decided = backtest.decided_by_ridge(holdout)
+    own = backtest.accounts(decided, holdout).curve(0)
+    earned = backtest.played(decided, 1, holdout, own, "ridge", draws=50)
+    np.testing.assert_array_equal(earned.baselines["ridge"].equity, own.equity)
+    assert earned.excess is not None
+    assert earned.excess.interval[0] > 0.0
+
+    names = ("open", "high", "low", "close", "features")
+    changed: dict[str, Any] = {name: getattr(panel, name).copy() for name in names}
+    for values in changed.values():
+        values[holdout.start :] = 7.0
+    other = replace(panel, **changed)
+    fitted, without = fit_ridge(panel, config), fit_ridge(other, config)
+    np.testing.assert_array_equal(fitted.coefficients, without.coefficients)
+    assert tuned(fitted.of(panel), panel, config) == tuned(without.of(other), other, config)
+
+
+def test_it_is_the_regression_of_gains_beyond_the_mean_of_the_day_chosen_in_validation() -> None:
+    config = config_of("market")
+    panel = with_planted_edge(market(), config.trading, 0.1, seed=2)
+    cost = (1.0 - config.trading.cost_bps / 1e4) / (1.0 + config.trading.cost_bps / 1e4)
+    slip = (1.0 - config.trading.slippage_bps / 1e4) / (1.0 + config.trading.slippage_bps / 1e4)
+    gain = cost * slip * panel.close[HELD:] / panel.open[1 : 1 - HELD] - 1.0
+    target = gain - gain.mean(axis=1, keepdims=True)
+
+    def rows(days: range) -> tuple[np.ndarray, np.ndarray]:
+        decided = slice(max(days.start, 59), days.stop - HELD)
+        inputs = panel.features[decided].astype(np.float64)
+        return inputs.reshape(-1, inputs.shape[2]), target[decided].ravel()
+
+    (inputs, gained), (tested, expected) = rows(panel.splits.train), rows(panel.splits.validation)
+    centred = inputs - inputs.mean(axis=0)
+    solved = [
+        np.linalg.solve(centred.T @ centred + penalty * np.eye(inputs.shape[1]), centred.T @ (gained - gained.mean()))
+        for penalty in PENALTIES
+    ]
+    errors = [((gained.mean() + (tested - inputs.mean(axis=0)) @ one - expected) ** 2).mean() for one in solved]
+    scores = centred @ solved[int(np.argmin(errors))]
+    found = fit_ridge(panel, config)
+    np.testing.assert_allclose(inputs @ found.coefficients + found.intercept, scores / scores.std(), atol=1e-6)
+
+
+@pytest.mark.parametrize("task", ["market", "portfolio"])
+def test_of_one_asset_it_times_and_without_known_outcomes_it_stays_in_cash(task: str) -> None:
+    config, single = config_of(task), market(1)
+    assert np.isfinite(fit_ridge(single, config).coefficients).all()
+    unknown = np.full_like(single.close, np.nan)
+    panel = replace(single, open=unknown, high=unknown, low=unknown, close=unknown)
+    backtest = task_backtest(config, panel, torch.device("cpu"))
+    curve = backtest.accounts(backtest.decided_by_ridge(panel.splits.holdout), panel.splits.holdout).curve(0)
+    assert Prices.of_panel(panel, CPU).days == DAYS
+    np.testing.assert_array_equal(curve.equity, curve.capital)
