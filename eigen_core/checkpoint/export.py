@@ -108,8 +108,8 @@ def stored_weights(contents: RunContents, manifest: Manifest, stem: str) -> torc
     blob = blob_name(entry.sha256)
     with reading_part(manifest, entry.name, blob), contents.blob_file(blob, entry.bytes) as file:
         tensors = read_tensors(file, entry.tensors or ())
-        if "weights" not in tensors:
-            raise DamagedFileError("has no tensor 'weights'")
+        if "weights" not in tensors or tensors["weights"].dtype != torch.float32:
+            raise DamagedFileError("has no tensor 'weights' of float32")
     return tensors["weights"]
 
 

@@ -25,7 +25,7 @@ from eigen_core.config.registry import Date
 from eigen_core.config.stored import FORMAT_KEY
 from eigen_core.generation.state import resolve_device
 from eigen_core.judging.backtest import NextOrders, Order, decision_of, decisions_among, task_backtest
-from eigen_core.judging.run_backtests import agents_on_market, newest_of_run, require_prices
+from eigen_core.judging.run_backtests import agents_on_market, newest_of_run, require_prices, require_shape
 from eigen_core.machine.performance import computing_threads
 from eigen_core.market import Panel
 from eigen_core.market.build import TrainingDays, inference_panel
@@ -360,4 +360,5 @@ def _orders(config: Config, panel: Panel, weights: Tensor, kept: ActLedger, path
         raise InputError(f"{path} begins on {kept.began}, a day without prices: give prices that include this day.")
     with computing_threads(config.threads):
         backtest = task_backtest(config, panel, resolve_device(config.device))
+        require_shape(weights, (backtest.parameters,), kept.run)
         return backtest.next_orders(weights, dates.index(kept.began))

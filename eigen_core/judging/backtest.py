@@ -234,6 +234,11 @@ class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
         heads = learner_class(self.config.learner).heads(self.config)
         return AgentNetwork(self.panel, self.config, self.device, heads, self._actions(self.config, self.device))
 
+    @property
+    def parameters(self) -> int:
+        """Number of weights of an agent."""
+        return sum(layout.size for layout in self._network.layouts)
+
     @staticmethod
     @abstractmethod
     def outcome_days(trading: TradingConfig) -> int:

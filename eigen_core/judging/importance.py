@@ -16,7 +16,7 @@ from eigen_core.common.progress import report_progress
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.generation.state import resolve_device
-from eigen_core.judging.run_backtests import agents_on_market
+from eigen_core.judging.run_backtests import agents_on_market, require_shape
 from eigen_core.learning import learner_class
 from eigen_core.learning.fitness import spread_starts
 from eigen_core.machine.performance import computing_threads
@@ -189,8 +189,12 @@ def run_importance(
     several = agent == "champions"
     weights, generation, panel = agents_on_market(opened, config, CHAMPION if several else agent)
     read: tuple[int, ...] = (generation,)
+    with computing_threads(config.threads):
+        task = _task(config, panel, weights.device)
+    expected = task.critic_layout.size + task.actor_layout.size
+    require_shape(weights, (len(weights), expected), run)
     if several:
-        weights, read = _champions(opened, generations)
+        weights, read = _champions(opened, generations, expected)
     weights = weights.to(resolve_device(config.device))
     validation = panel.splits.validation
     starts = spread_starts(panel.starts(panel.splits.validation, config), config.evaluation.validation_slices).tolist()
@@ -229,7 +233,7 @@ def persistently_low(found: Sequence[Sequence[Importance]]) -> tuple[str, ...]:
     return tuple(sorted(name for name, times in lows.items() if 2 * times > len(found))) if len(found) > 1 else ()
 
 
-def _champions(run: Run, generations: int | None) -> tuple[Tensor, tuple[int, ...]]:
+def _champions(run: Run, generations: int | None, parameters: int) -> tuple[Tensor, tuple[int, ...]]:
     """Return the different champions, float32 `[champions, parameters]`, and their generations, newest first."""
     champions: dict[bytes, Tensor] = {}
     read: list[int] = []
@@ -245,6 +249,7 @@ def _champions(run: Run, generations: int | None) -> tuple[Tensor, tuple[int, ..
                 "Run '%s': generation %d is left out of the mean importance (%s).", run.name, manifest.generation, error
             )
             continue
+        require_shape(weights, (parameters,), run.name)
         champions.setdefault(weights.numpy().tobytes(), weights)
         read.append(manifest.generation)
     return torch.stack(list(champions.values())), tuple(read)

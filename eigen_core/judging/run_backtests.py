@@ -116,6 +116,7 @@ def play(
     draws = draws_for(looks_at(where, symbols, *family).count + 1 + choices) if draws is None else draws
     with computing_threads(config.threads):
         market = task_backtest(config, panel, resolve_device(config.device))
+        require_shape(weights, (len(weights), market.parameters), run)
         played = market.play(weights, days, agent, ensemble=agent == "ensemble", draws=draws)
     training_days = len(set(days) & set(panel.splits.train))
     folder = status.folder / "backtests" / f"{agent}-{panel.dates[days[0]]}-{panel.dates[days[-1]]}"
@@ -156,8 +157,17 @@ def agents_on_market(run: Run, config: Config, agent: str) -> tuple[torch.Tensor
     """
     require_prices(config, run.name)
     contents, manifest = newest_of_run(run)
-    weights = _weights_of(contents, manifest, agent)
+    weights = _weights_of(contents, manifest, agent, config.population.size)
     return weights, manifest.generation, _panel_of(contents, manifest, config)
+
+
+def require_shape(weights: torch.Tensor, expected: tuple[int, ...], run: str) -> None:
+    """Raise `InputError` if the weights of agents of a run do not have the `expected` shape."""
+    if tuple(weights.shape) != expected:
+        raise InputError(
+            f"The tensor 'weights' of agents of run '{run}' has the shape {list(weights.shape)}, and their networks "
+            f"need {list(expected)}: somebody has changed the run. Restore it from a copy, or train a new one."
+        )
 
 
 def require_prices(config: Config, run: str) -> None:
@@ -196,10 +206,11 @@ def newest_of_run(run: Run) -> tuple[RunContents, Manifest]:
     return run.newest
 
 
-def _weights_of(contents: RunContents, manifest: Manifest, agent: str) -> torch.Tensor:
+def _weights_of(contents: RunContents, manifest: Manifest, agent: str, size: int) -> torch.Tensor:
     if agent == "champion":
         return stored_weights(contents, manifest, CHAMPION).unsqueeze(0)
     population = stored_weights(contents, manifest, "population")
+    require_shape(population, (size, *population.shape[1:]), contents.name)
     if agent == "population":
         return population
     if agent in ("elites", "ensemble"):

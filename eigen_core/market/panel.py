@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from eigen_core.common.errors import InputError
+from eigen_core.common.files import open_regular_file
 from eigen_core.config import Config, MarketConfig
 from eigen_core.market.features import PanelFeatures, Series, forward_fill
 from eigen_core.market.formats import BAR
@@ -38,6 +39,9 @@ _RESULT_BITS = 16
 _FORMAT, _READING = 1, 10
 _ARRAYS = ("features", "valid", *BAR, "dates")
 _UNFINISHED, _UNFINISHED_SECONDS, _COPIED_BYTES = ".unfinished-", 86_400.0, 4 << 20
+
+
+_TEXTS = TypeAdapter(tuple[str, ...])
 
 
 @dataclass(frozen=True)
@@ -280,13 +284,15 @@ def load_panel(folder: Path, fingerprint: str, market: MarketConfig) -> tuple[Pa
         if content["reading"] != _READING:
             raise ValueError("another version of Eigen read its prices")
         report = TypeAdapter(DataReport).validate_python(content["report"])
+        symbols, names = (_TEXTS.validate_python(content[key]) for key in ("symbols", "feature_names"))
+        if arrays["features"].shape != (len(arrays["dates"]), len(symbols), len(names)):
+            raise ValueError("its names do not fit its features")
     except (OSError, SafetensorError, ValueError, LookupError, TypeError, RecursionError) as error:
         logger.warning("The cached panel %s is damaged or outdated (%s): rebuilding it from the prices.", path, error)
         return None
     for array in arrays.values():
         array.setflags(write=False)
     dates = arrays.pop("dates").astype("datetime64[D]")
-    symbols, names = tuple(content["symbols"]), tuple(content["feature_names"])
     splits = Splits.of_days(len(dates), market)
     panel = Panel(**arrays, dates=dates, symbols=symbols, feature_names=names, splits=splits, fingerprint=fingerprint)
     return panel, report
@@ -294,7 +300,7 @@ def load_panel(folder: Path, fingerprint: str, market: MarketConfig) -> tuple[Pa
 
 def _private_copy(path: Path) -> BufferedRandom:
     """Return an unnamed copy, which no other process can change: on the file's disk or, if that fails, in memory."""
-    with path.open("rb") as original:
+    with open_regular_file(path, follow=False) as original:
         try:
             copy = tempfile.TemporaryFile(dir=path.parent)  # noqa: SIM115
             shutil.copyfileobj(original, copy, _COPIED_BYTES)

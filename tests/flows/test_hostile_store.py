@@ -8,11 +8,13 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
+import torch
 from cli_cases import eigen
 from flow_cases import eigen_environment, run_eigen, small_flow_config
 from folder_digest import digest
@@ -234,6 +236,25 @@ def test_no_command_touches_what_lies_elsewhere(hostile: Hostile, trained: Any, 
         require_untouched(hostile, name, kind, (*others, ["act"], export, *_LOOKS, *_CHANGES))
     for name in (*verified[:2], *verified[-2:]):  # two blobs, the configuration, the manifest
         require_untouched(hostile, name, kind, (["act"], export, *_LOOKS, *_CHANGES))
+
+
+@pytest.mark.parametrize("change", ["wider", "narrower", "another network", "another type"])
+def test_weights_of_another_shape_are_named_by_all_commands(hostile: Hostile, trained: Any, change: str) -> None:
+    saved: Snapshot = trained[0]
+    tensors = {stem: dict(held) for stem, held in saved.tensors.items()}
+    for held in (tensors["champion"], tensors["population"]):
+        wider = torch.cat([held["weights"], held["weights"][..., :1]], dim=-1)
+        values = {"wider": wider, "narrower": held["weights"][..., 1:], "another type": held["weights"].double()}
+        held["weights"] = values.get(change, held["weights"])
+    other = nested("network.embedding", 5) if change == "another network" else {}
+    plant(hostile, (replace(saved, tensors=tensors), trained[1]), other)
+    found = "'weights' of float32" if change == "another type" else "'weights' of agents of run 'run' has the shape"
+    report = ["report", "--out", str(hostile.store.with_name("out"))]
+    for command in (["backtest"], ["backtest", "--agent", "elites"], ["act"], ["importance"], report):
+        said = said_by(hostile, *command)
+        assert found in said.splitlines()[-1], (command, said)
+    said = said_by(hostile, "resume", "--set", "generations=2")
+    assert "lists the tensor" in said, said
 
 
 _SWEEP = ("sweep", "mine", "--vary", "learner.gamma=0.9:0.99", "--trials", "1")

@@ -19,6 +19,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from market_cases import assert_equal_panels, business_days, cleaned, random_bars, scaled, small_config, write_csv
+from obstacles import replace_by
 from safetensors import safe_open
 from safetensors.numpy import save_file
 from science_cases import small_config as training_config
@@ -127,10 +128,22 @@ def test_cache_gives_the_same_panel_mapped_and_read_only(tmp_path: Path, prices_
     assert_equal_panels(built, fresh)
 
 
+def sealed(path: Path, metadata: dict[str, str] | None) -> None:
+    """Replace the metadata of a cached panel, and name the file by its new SHA-256."""
+    with safe_open(path, "numpy") as file:
+        arrays = file.get_tensors()
+    path.unlink()
+    save_file(arrays, path, metadata)
+    path.rename(path.with_stem(f"{path.stem.partition('-')[0]}-{hashlib.sha256(path.read_bytes()).hexdigest()}"))
+
+
 DAMAGE: dict[str, Callable[[Path], object]] = {
     "flipped last byte": lambda path: path.write_bytes((data := path.read_bytes())[:-1] + bytes([data[-1] ^ 1])),
     "truncated": lambda path: path.write_bytes(path.read_bytes()[:-7]),
     "garbage": lambda path: path.write_bytes(b"\x93NUMPY" * 50),
+    "FIFO": lambda path: replace_by(path, "FIFO"),
+    "device": lambda path: replace_by(path, "link to a device without end"),
+    "no metadata": lambda path: sealed(path, None),
     "brackets": lambda path: path.write_bytes((100_000).to_bytes(8, "little") + b"[" * 100_000),
 }
 
@@ -170,7 +183,14 @@ def test_damaged_cache_is_noticed_and_built_again(
 
 
 @pytest.mark.parametrize(
-    "outdate", [lambda content: content["report"].pop("universe"), lambda content: content.update(reading=1)]
+    "outdate",
+    [
+        lambda content: content["report"].pop("universe"),
+        lambda content: content.update(reading=1),
+        lambda content: content.pop("symbols"),
+        lambda content: content.update(feature_names=[1]),
+        lambda content: content["symbols"].pop(),
+    ],
 )
 def test_panel_of_another_version_is_built_again(
     tmp_path: Path, prices_file: Path, caplog: pytest.LogCaptureFixture, outdate: Callable[[dict[str, Any]], object]
@@ -179,10 +199,9 @@ def test_panel_of_another_version_is_built_again(
     built, report = build_panel(config, tmp_path)
     path = cached_file(tmp_path)
     with safe_open(path, "numpy") as file:
-        content, arrays = json.loads(file.metadata()["content"]), file.get_tensors()
+        content = json.loads(file.metadata()["content"])
     outdate(content)
-    save_file(arrays, path, {"content": json.dumps(content)})
-    path.rename(path.with_stem(f"{built.fingerprint}-{hashlib.sha256(path.read_bytes()).hexdigest()}"))
+    sealed(path, {"content": json.dumps(content)})
     again, report_again = build_panel(config, tmp_path)
     assert_equal_panels(built, again)
     assert report_again == report
