@@ -1,11 +1,15 @@
 """Sections of `Config`: networks, population, exploration, replay, learners, evaluation and evolution."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
+from collections.abc import Iterable, Iterator, Mapping
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from eigen_core.config.registry import (
+    LEARNERS,
+    METHODS,
     Count,
     CountOrZero,
     EncoderName,
@@ -231,9 +235,6 @@ class DirectConfig(LearnerConfig):
     """Weight of the variance of daily rewards, which is subtracted from their mean in the objective."""
 
 
-AnyLearnerConfig = DdpgConfig | Td3Config | SacConfig | PpoConfig | CounterfactualConfig | DirectConfig
-
-
 def batch_setting(learner: LearnerConfig, name: Literal["batch_size", "block_days"]) -> int:
     """Return setting `name` of a learner, or the default in `BatchSamplingConfig` if its algorithm does not have it."""
     value: int = getattr(learner, name, BatchSamplingConfig.model_fields[name].default)
@@ -393,7 +394,10 @@ class PbtConfig(EvolutionConfig):
     """Learning rates, 1 - gamma, reward scale and noise of a copy are multiplied by 1 plus or minus this, at random."""
 
 
-AnyEvolutionConfig = GeneticConfig | CemConfig | ErlConfig | PbtConfig
+def _subclasses(kind: type[Section]) -> Iterator[type[Section]]:
+    for one in kind.__subclasses__():
+        yield one
+        yield from _subclasses(one)
 
 
 class Variants(NamedTuple):
@@ -404,9 +408,20 @@ class Variants(NamedTuple):
     models: Mapping[str, type[Section]]
 
     @classmethod
-    def of(cls, key: str, common: type[Section], union: Any) -> "Variants":  # noqa: ANN401 - a union of types
-        """Return the classes in a union of sections, each under the name that is the default of its setting `key`."""
-        return cls(key, common, {kind.model_fields[key].default: kind for kind in get_args(union)})
+    def of(cls, key: str, common: type[Section], names: Iterable[str], without: type[Section]) -> "Variants":
+        """Return a class for each registered name: the one whose setting `key` has it as default.
+
+        A name that has none, since it adds no setting, has the settings of the class `without`.
+        """
+        own = {kind.model_fields[key].default: kind for kind in _subclasses(common)}
+        plain = ConfigDict(use_attribute_docstrings=False)  # a class that no file contains
+
+        def named(name: str) -> type[Section]:
+            members = {"__module__": __name__, "__annotations__": {key: Literal[name]}, key: name}
+            return type(name, (without,), {**members, "model_config": plain})
+
+        models = {name: own[name] if name in own else named(name) for name in names}
+        return cls(key, common, models)
 
     def model_for(self, values: Mapping[str, Any]) -> type[Section] | None:
         """Return the class that the values of a section choose; None if they lack `key` or no class has its value."""
@@ -415,9 +430,14 @@ class Variants(NamedTuple):
 
 
 VARIANTS: Mapping[str, Variants] = {
-    "learner": Variants.of("algorithm", LearnerConfig, AnyLearnerConfig),
-    "evolution": Variants.of("method", EvolutionConfig, AnyEvolutionConfig),
+    "learner": Variants.of("algorithm", LearnerConfig, LEARNERS, OffPolicyConfig),
+    "evolution": Variants.of("method", EvolutionConfig, METHODS, EvolutionConfig),
 }
 """Sections with a class for each algorithm or method, by the name of the section."""
 LEARNER_CONFIGS = VARIANTS["learner"].models
 """The class of each learning algorithm's settings, by the name of the algorithm."""
+if TYPE_CHECKING:
+    AnyLearnerConfig = LearnerConfig
+    AnyEvolutionConfig = EvolutionConfig
+else:
+    AnyLearnerConfig, AnyEvolutionConfig = (reduce(or_, kinds.models.values()) for kinds in VARIANTS.values())

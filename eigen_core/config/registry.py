@@ -74,8 +74,8 @@ LEARNERS: Mapping[str, str] = {
     "ddpg": "eigen_core.learning.ddpg:DdpgLearner",
     "td3": "eigen_core.learning.ddpg:Td3Learner",
     "sac": "eigen_core.learning.sac:SacLearner",
-    "counterfactual": "eigen_core.learning.counterfactual:CounterfactualLearner",
     "ppo": "eigen_core.learning.ppo:PpoLearner",
+    "counterfactual": "eigen_core.learning.counterfactual:CounterfactualLearner",
     "direct": "eigen_core.learning.direct:DirectLearner",
 }
 METHODS: Mapping[str, str] = {

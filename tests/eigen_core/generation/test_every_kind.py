@@ -5,10 +5,15 @@ and one line of the registry, and everything else trains, saves, resumes, plans 
 """
 
 import dataclasses
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jitter_learner
 import numpy as np
 import pytest
 import torch
@@ -16,6 +21,7 @@ from science_cases import LEARNERS_OF_ANY_TASK, learner_with, method_with, rando
 from training_cases import advance, begun, content_for, content_of, resumed_from, saved_of
 from uneven_environment import RAW, UNEVEN
 
+import eigen_core
 from benchmarks.learning.leak import GENERATIONS, LEARNING, SEEDS, learning_curve, oracle_reward, random_reward
 from benchmarks.synthetic import planted_edge_market
 from eigen_core.checkpoint.integrity import UnfitSnapshotError
@@ -134,6 +140,40 @@ def test_an_added_task_opens_its_own_data_and_has_no_shape_of_a_panel(tmp_path: 
         open_data(config_with("added learner", market=market))
     with pytest.raises(InputError, match="not played on a panel"):
         task_class(config).data_of_shape(config, 1_000, 10, 10)
+
+
+FILES = {
+    "learning/jitter.py": "jitter_learner.py",
+    "networks/last_day.py": "last_day_encoder.py",
+    "task/pointer.py": "pointer_task.py",
+}
+LINES = {
+    "LEARNERS": '"jitter": "eigen_core.learning.jitter:JitterLearner",',
+    "ENCODERS": '"last_day": "eigen_core.networks.last_day:LastDayEncoder",',
+    "TASKS": '"pointer": "eigen_core.task.pointer:PointerTask",',
+}
+
+
+def test_one_file_and_one_line_each_add_a_learner_a_task_and_an_encoder(tmp_path: Path) -> None:
+    """As docs/architecture.md says; a user then names them in settings."""
+    copy, support = tmp_path / "source", Path(jitter_learner.__file__).parent
+    shutil.copytree(Path(eigen_core.__file__).parent, copy / "eigen_core", ignore=shutil.ignore_patterns("__pycache__"))
+    for added, example in FILES.items():
+        shutil.copy(support / example, copy / "eigen_core" / added)
+    table = copy / "eigen_core" / "config" / "registry.py"
+    text = table.read_text()
+    for name, line in LINES.items():
+        text = text.replace(f"{name}: Mapping[str, str] = {{\n", f"{name}: Mapping[str, str] = {{\n    {line}\n")
+    table.write_text(text)
+    settings = ["generations=1", "population.size=2", "replay.minimum=10", "learner.algorithm=jitter"]
+    for name, more in {"one": ["task=pointer"], "two": ["network.encoder=last_day"]}.items():
+        chosen = [*settings, *more, f"checkpoint.store={tmp_path / 'store'}"]
+        command = [sys.executable, "-m", "flows.cli", "train", "--run", name]
+        command += [part for value in chosen for part in ("--set", value)]
+        environment = os.environ | {"PYTHONPATH": str(copy)}
+        ended = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert ended.returncode == 0, ended.stderr
+        assert f"Run {name} is finished" in ended.stdout
 
 
 # A learner that replays and one that does not.
