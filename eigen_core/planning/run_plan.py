@@ -11,6 +11,7 @@ from typing import Literal
 
 import torch
 
+from eigen_core.checkpoint.integrity import CONFIG_NAME
 from eigen_core.checkpoint.store import ANOTHER_FOLDER
 from eigen_core.checkpoint.store_location import run_root
 from eigen_core.common.errors import End, InputError
@@ -299,7 +300,7 @@ def _disk_room(settings: CheckpointConfig, run: str | None) -> Limit:
         InputError: no files can be written there.
     """
     folder = run_root(settings.store, settings.local)
-    require_place(folder / (run or "run"), ANOTHER_FOLDER)
+    require_place(folder / (run or "run") / CONFIG_NAME, ANOTHER_FOLDER)
     held = 0 if run is None else sum(_size_of(path) for path in (folder / run).rglob("*"))
     free = shutil.disk_usage(nearest_existing(folder)).free
     return Limit(free + held, f"{size(free)} free at {folder}" + f", {size(held)} in the run's files" * (held > 0))
