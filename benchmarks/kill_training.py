@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from eigen_core.checkpoint import gcs
-from eigen_core.checkpoint.run_contents import RunContents
+from eigen_core.checkpoint.run_contents import RunContents, RunLocation
 from eigen_core.checkpoint.session import open_session
 from eigen_core.checkpoint.store_location import open_store
 from eigen_core.config.loading import config_from_values
@@ -41,7 +41,7 @@ def train_to_the_end(values: Mapping[str, Any], name: str, marks: str, environme
     config = config_from_values(values)
     panel, _ = build_panel(config)
     Run(config.checkpoint, name).begin(config)
-    with open_session(config.checkpoint, name) as session:
+    with open_session(RunLocation.of(config.checkpoint, name), config.checkpoint) as session:
         mark("load", 0)
         state = start_training(config, panel)
         session.load_newest(snapshot_form(state), partial(restore, state))

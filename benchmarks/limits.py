@@ -228,9 +228,10 @@ class Limiter:
     def compare(self, outcome: Outcome, name: str, expected: Mapping[str, str]) -> None:
         """Resume without a limit to the end, and compare."""
         from eigen_core.run import train_run
+        from eigen_core.runs.handle import Run
 
         try:
-            train_run(self.config(name), RUN)
+            train_run(self.config(name), Run.of(self.config(name), RUN))
             equal = self.facts(name) == dict(expected)
         except (InputError, MemoryGuardError, RuntimeError, ValueError) as error:
             outcome.faults.append(f"it cannot be resumed: {error}")

@@ -22,7 +22,7 @@ from eigen_core.common.process import default_cache_root
 from eigen_core.config.loading import load_config
 from eigen_core.machine import tune_allocator
 from eigen_core.run import train_run
-from eigen_core.runs.handle import status_of
+from eigen_core.runs.handle import Run, status_of
 from flows.server.prefect_settings import flow_environment
 
 _GENERATIONS = 11
@@ -107,7 +107,7 @@ def train_plainly(store: str, name: str, assignments: Sequence[str]) -> None:
     tune_allocator()
     config = load_config(_PRESET, [*assignments, f"checkpoint.store={store}"])
     torch.set_num_threads(config.threads)
-    train_run(config, name)
+    train_run(config, Run.of(config, name))
 
 
 def _take_turns(folder: Path) -> dict[str, tuple[list[Course], list[Course]]]:

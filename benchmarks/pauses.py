@@ -11,6 +11,7 @@ from gcs_emulator import GcsEmulator
 
 from benchmarks.measure import in_own_process, seconds_of
 from benchmarks.results import Section
+from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.checkpoint.session import open_session
 from eigen_core.config.loading import load_config
 from eigen_core.generation import evaluate, evolve, snapshot, start_training, train
@@ -63,7 +64,7 @@ def train_with(store: str, local: str, name: str, emulator_url: str) -> list[dic
     Run(config.checkpoint, name).begin(config)
     document = config.model_dump(mode="json")
     generations = []
-    with open_session(config.checkpoint, name) as session:
+    with open_session(RunLocation.of(config.checkpoint, name), config.checkpoint) as session:
         for _ in range(_GENERATIONS):
             seconds = {
                 "evaluate": seconds_of(lambda: evaluate(state)),

@@ -23,7 +23,6 @@ from eigen_core.common.errors import WorkerLostError
 from eigen_core.common.records import HoldoutResult, Telemetry
 from eigen_core.common.text import duration, in_words, size
 from eigen_core.config import Config
-from eigen_core.config.machine_settings import machine_values
 from eigen_core.config.stored import stored_values
 from eigen_core.generation import TrainingState, record_telemetry, resolve_device, restore, snapshot, snapshot_form
 from eigen_core.machine import MemoryGuard, MemoryGuardError, release_free_memory, tune_allocator
@@ -80,7 +79,7 @@ def with_retries(phase: str, generation: int, compute: Callable[[], R]) -> R:
 
 def train_run(
     config: Config,
-    name: str,
+    run: Run,
     *,
     run_phase: RunPhase = with_retries,
     listeners: Sequence[Listener] = (),
@@ -90,7 +89,7 @@ def train_run(
 
     Args:
         config: configuration of the run.
-        name: name of the run, which is created if it does not exist.
+        run: the run, which is created if it does not exist; `Run.of(config, name)` names it.
         run_phase: calls each phase, by default with retries.
         listeners: receive the training's events, in addition to the listener of `observed_by`.
         stop_requests: exceptions by which a user stops the training; a generation that is computed but not yet in a
@@ -108,7 +107,6 @@ def train_run(
     """
     tune_allocator()
     listeners = (*listeners, *active_listeners())
-    run = Run(config.checkpoint, name, machine_values(config.model_dump()))
     with computing_threads(config.threads), MemoryWatch(config, run.location, listeners) as watch:
         try:
             with watch.guard.out_of_memory_reported():
@@ -143,11 +141,11 @@ class _Trainer:
     @contextmanager
     def prepared(self) -> Iterator[Training]:
         """Read the data, check that the run fits this machine, lock the run, and load its newest generation."""
-        config, name, guard, run = self.config, self.run.name, self.watch.guard, self.run
-        generation = run.generation + 1
+        config, guard, run = self.config, self.watch.guard, self.run
+        generation = run.refresh().generation + 1
         self.send(lambda listener: listener.chosen(generation))
         data = open_data(config)
-        plan = require_fit(config, data, name)
+        plan = require_fit(config, data, run.name)
         self.watch.set_plan(plan)
         with ExitStack() as exits:
             workers = exits.enter_context(local_workers(config))
@@ -157,19 +155,19 @@ class _Trainer:
             self.watch.watch_state(state)
             logger.info("data: %s", data.size)
             logger.info("plan: %s", plan.sentence())
-            exits.enter_context(computed_by_workers(name, state, data, workers))
+            exits.enter_context(computed_by_workers(run.name, state, data, workers))
             run.begin(config)
-            session = exits.enter_context(open_session(config.checkpoint, name))
-            if run.newest is not None:
+            session = exits.enter_context(open_session(run.location, config.checkpoint))
+            # Another process may have trained the run until now.
+            if run.refresh().newest is not None:
                 with guard.phase("resume", generation):
                     loaded = session.load_newest(snapshot_form(state), partial(restore, state))
                 if loaded is not None:
                     logger.info("resume: after generation %d, read from %s", state.generation, session.directory.path)
             # Only now: a request that was refused, for example for other data, must not replace the recorded one.
-            if run.exists:
-                run.keep_request(config)
-            remember_own_settings(config, name)
-            yield Training(name, state, session, guard, plan, data)
+            run.keep_request(config)
+            remember_own_settings(run.location, config.market.data)
+            yield Training(run, state, session, guard, plan, data)
 
     def run_generations(self, training: Training) -> None:
         state, session = training.state, training.session

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby, islice
 from pathlib import Path
 from typing import NamedTuple
@@ -570,11 +571,11 @@ class RunLocation:
         own_folder(url, settings.local, name, is_verified)
         return location
 
-    @property
+    @cached_property
     def local(self) -> RunContents:
         return RunContents(LocalStore(self.root), self.name)
 
-    @property
+    @cached_property
     def stored(self) -> RunContents:
         return RunContents(self.store, self.name) if self.remote else self.local
 

@@ -60,12 +60,13 @@ class RunDirectory:
     configuration with which the run was created.
     """
 
-    def __init__(self, root: Path, name: str, config: Mapping[str, JsonValue]) -> None:
-        self.root = root
-        self.name = name
-        self.path = root / name
+    def __init__(self, contents: RunContents, config: Mapping[str, JsonValue]) -> None:
+        assert isinstance(contents.store, LocalStore)
+        self.root = contents.store.folder
+        self.name = contents.name
+        self.path = self.root / self.name
         self.config: Mapping[str, JsonValue] = dict(config)
-        self.contents = RunContents(LocalStore(root), name)
+        self.contents = contents
         self._lock = FileLock(self.path / LOCK_NAME)
         self._base: Manifest | None = None
 
@@ -83,7 +84,7 @@ class RunDirectory:
             raise InputError(taken)
         if not store.create(f"{name}/{CONFIG_NAME}", content):
             raise InputError(taken)
-        return cls(store.folder, name, config)
+        return cls(RunContents(store, name), config)
 
     @classmethod
     def open(cls, root: Path, name: str) -> Self:
@@ -92,7 +93,7 @@ class RunDirectory:
         contents = RunContents(store, name)
         if not contents.exists():
             raise no_such_run(store, name)
-        return cls(store.folder, name, contents.config())
+        return cls(contents, contents.config())
 
     @property
     def plots(self) -> Path:

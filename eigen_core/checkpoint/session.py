@@ -99,12 +99,12 @@ def create_run(location: RunLocation, config: Mapping[str, JsonValue]) -> None:
 
 
 @contextmanager
-def open_session(settings: CheckpointConfig, name: str) -> Iterator[RunSession]:
+def open_session(location: RunLocation, settings: CheckpointConfig) -> Iterator[RunSession]:
     """Lock an existing run for this process inside the block; `InputError` if it does not exist or is in use."""
-    location = RunLocation.of(settings, name)
-    if location.local.exists() or not location.remote:
-        directory = RunDirectory.open(location.root, location.name)
-    elif location.stored.exists():
+    if location.local.exists():
+        directory = RunDirectory(location.local, location.local.config())
+        directory.contents.unfit.clear()
+    elif location.remote and location.stored.exists():
         directory = RunDirectory.create(location.root, location.name, location.stored.config())
     else:
         raise no_such_run(location.store, location.name)

@@ -41,6 +41,7 @@ from eigen_core.runs.journals import (
     OwnSettings,
     goodput,
     has_failed_too_often,
+    is_stopped,
     own_settings,
     remember_own_settings,
     remember_request,
@@ -102,7 +103,7 @@ class RunStatus:
 
 
 class Run:
-    """A handle of a run, which need not exist. It reads lazily and only once: open a new handle to see later changes.
+    """A handle of a run, which need not exist. It reads lazily and only once: `refresh` lets it see later changes.
 
     `own` has nested values of `MACHINE_SETTINGS` for this machine; they override the environment variables for these.
     """
@@ -118,12 +119,24 @@ class Run:
         """Return the existing run `name` of a store; `local` is `checkpoint.local`. `InputError` if there is none."""
         return cls(_given(store, local), name, own)._in_its_folder()
 
+    @classmethod
+    def of(cls, config: Config, name: str) -> "Run":
+        """Return the run `name` at the place where `config` would train it; it need not exist."""
+        return cls(config.checkpoint, name, machine_values(config.model_dump()))
+
+    def refresh(self) -> "Run":
+        """Forget all that was read, since this or another process may have changed the run."""
+        for name in [name for name in vars(self) if isinstance(getattr(Run, name, None), cached_property)]:
+            del vars(self)[name]
+        return self
+
     def _in_its_folder(self) -> "Run":
         """Return the run with `checkpoint.local` of its stored configuration, if its `OwnSettings` are only there."""
         named = _stored_local(self._latest_values)
-        if self._known is not None or named is None or own_settings(self.location, named) is None:
+        if named is None or self._known is not None or not self.location.remote:
             return self
-        return Run(self._settings.model_copy(update={"local": named}), self.name, self._own)
+        there = Run(self._settings.model_copy(update={"local": named}), self.name, self._own)
+        return self if there._known is None else there
 
     @property
     def exists(self) -> bool:
@@ -179,7 +192,7 @@ class Run:
 
     @cached_property
     def _known(self) -> OwnSettings | None:
-        return own_settings(self.location, self._settings.local)
+        return own_settings(self.location)
 
     def config_to_resume(self, data: str | None = None) -> Config:
         """Return the configuration with which this machine continues the run.
@@ -249,7 +262,7 @@ class Run:
             # Imported here because it loads torch, which a table of runs does without.
             from eigen_core.checkpoint.session import create_run
 
-            remember_own_settings(config, self.name)
+            remember_own_settings(self.location, config.market.data)
             create_run(self.location, stored_values(config))
         return self.location
 
@@ -290,14 +303,23 @@ class Run:
             return True
         return location.remote and is_live(location.store, self.name)
 
-    def is_in_store(self) -> bool:
-        """Whether the newest generation is in the store, and not only on this machine, waiting for its upload."""
+    def is_finished(self, config: Config) -> bool:
+        """Whether the run `is_complete`, and its newest generation is in the store, not only on this machine."""
+        if not self.is_complete(config):
+            return False
         here = self.location.local.newest_manifest() if self.location.remote else None
         there = None if here is None else self.location.stored.newest_manifest()
         return here is None or (there is not None and there.generation >= here.generation)
 
     def status(self) -> RunStatus:
-        """Return the status after the newest generation with undamaged records; weights and replay are not read."""
+        """Return the status after the newest generation with undamaged records; weights and replay are not read.
+
+        If the store does not answer, it is that of this machine's copy.
+        """
+        self._leave_silent_store()
+        return self._in_its_folder()._status()
+
+    def _status(self) -> RunStatus:
         location, config = self.location, self.config
         manifest, history, telemetry = self._records()
         generation = history[-1].generation if history else 0
@@ -355,9 +377,7 @@ class Run:
 
 def status_of(store: str, name: str) -> RunStatus:
     """Return the status of a run; if the store does not answer, that of this machine's copy."""
-    run = Run(_given(store, _LOCAL), name)
-    run._leave_silent_store()
-    return run._in_its_folder().status()
+    return Run(_given(store, _LOCAL), name).status()
 
 
 def statuses_of(store: str) -> tuple[list[RunStatus], dict[str, str]]:
@@ -379,6 +399,23 @@ def require_store(settings: CheckpointConfig) -> None:
 
 def runs_in(store: str) -> list[str]:
     return list_runs(open_store(store))
+
+
+def unfinished_runs(store: str, local: str = _LOCAL) -> list[str]:
+    """Return the runs of a store that are neither complete nor stopped, the newest first; log unreadable ones."""
+    written = {}
+    for name in runs_in(store):
+        try:
+            run = Run.open(store, name, local)
+            config = run.config
+        except InputError as error:
+            logger.warning("Run '%s' is not resumed. %s", name, error)
+            continue
+        if is_stopped(run.location):
+            logger.info("Run '%s' is not resumed: a user stopped it. `eigen launch --run` continues it.", name)
+        elif not run.is_complete(config):
+            written[name] = "" if run.newest is None else run.newest[1].created
+    return sorted(written, key=lambda name: (written[name], name), reverse=True)
 
 
 def is_changeable(key: str) -> bool:

@@ -15,12 +15,11 @@ from pydantic import AwareDatetime, Field, JsonValue
 from eigen_core.checkpoint.integrity import ATTEMPTS_NAME, checksummed, parse_checksummed
 from eigen_core.checkpoint.run_contents import RunContents, RunLocation
 from eigen_core.checkpoint.store import LocalStore, MissingObjectError, StoreUnavailableError
-from eigen_core.checkpoint.store_location import is_remote, own_folder
 from eigen_core.common.errors import InputError
+from eigen_core.common.files import require_own_files
 from eigen_core.common.progress import checked_by
 from eigen_core.common.records import Record
 from eigen_core.common.text import percent
-from eigen_core.config import Config
 
 if TYPE_CHECKING:
     from eigen_core.machine import MemoryReport
@@ -188,15 +187,15 @@ class OwnSettings(Record):
     data: str | None
 
 
-def own_settings(location: RunLocation, local: str) -> OwnSettings | None:
-    """Return the `OwnSettings` of a run, kept in the folder `local`, a value of `checkpoint.local`.
+def own_settings(location: RunLocation) -> OwnSettings | None:
+    """Return the `OwnSettings` of a run, kept in the folder `checkpoint.local`.
 
-    Returns None if the store is a folder, or the run was never trained on this machine with this `local`.
+    Returns None if the store is a folder, or the run was never trained on this machine with this `checkpoint.local`.
     """
     if not location.remote:
         return None
     try:
-        document = parse_checksummed(_own_store(location.store.url, local).read(f"{location.name}.json", _MOST_BYTES))
+        document = parse_checksummed(_own_store(location).read(f"{location.name}.json", _MOST_BYTES))
         return OwnSettings.model_validate({"data": document["data"]})
     except MissingObjectError:
         return None
@@ -205,16 +204,15 @@ def own_settings(location: RunLocation, local: str) -> OwnSettings | None:
         return None
 
 
-def remember_own_settings(config: Config, name: str) -> None:
+def remember_own_settings(location: RunLocation, data: str | None) -> None:
     """Keep the `OwnSettings` of a run in the folder `checkpoint.local`; if its store is a folder, do nothing."""
-    settings = config.checkpoint
-    if is_remote(settings.store):
-        content = checksummed(OwnSettings(data=config.market.data).model_dump(mode="json"))
-        _own_store(settings.store, settings.local).put(f"{name}.json", content)
+    if location.remote:
+        content = checksummed(OwnSettings(data=data).model_dump(mode="json"))
+        _own_store(location).put(f"{location.name}.json", content)
 
 
-def _own_store(store: str, local: str) -> LocalStore:
-    return LocalStore(own_folder(store, local, ".own"))
+def _own_store(location: RunLocation) -> LocalStore:
+    return LocalStore(require_own_files(location.root, ".own"))
 
 
 HEARTBEAT = "alive"

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from eigen_core.generation import TrainingState
     from eigen_core.machine import MemoryGuard, MemoryReport
     from eigen_core.planning.run_plan import RunPlan
+    from eigen_core.runs.handle import Run
     from eigen_core.runs.journals import Start
     from eigen_core.task import TaskData
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 class Training:
     """A run that this process has locked (`session`) and prepared for training, with its plan and memory guard."""
 
-    name: str
+    run: "Run"
     state: "TrainingState"
     session: "RunSession"
     guard: "MemoryGuard"

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from eigen_core.common.records import GenerationRecord, Telemetry
     from eigen_core.config import Config
     from eigen_core.planning.run_plan import RunPlan
+    from eigen_core.runs.handle import Run
     from eigen_core.runs.journals import Start
     from eigen_core.runs.listener import Training
 
@@ -104,7 +105,7 @@ class Display(Listener):
     Attributes:
         describes: whether to print the data and the plan of the next run that is prepared; False after that run.
         headings: line to print when the training of a run starts, by the run's name.
-        trained: name and configuration of the run that is being trained, or was trained last; None before the first.
+        trained: run and configuration that is being trained, or was trained last; None before the first.
     """
 
     def __init__(self, console: Console, signals: StopSignals | None = None) -> None:
@@ -112,7 +113,7 @@ class Display(Listener):
         self.signals = signals or StopSignals()
         self.describes = False
         self.headings: Mapping[str, str] = {}
-        self.trained: tuple[str, Config] | None = None
+        self.trained: tuple[Run, Config] | None = None
         self._steps = 0
 
     def __enter__(self) -> Self:
@@ -127,9 +128,9 @@ class Display(Listener):
         self.describes = False
 
     def begun(self, training: "Training", starts: "Sequence[Start]") -> None:  # noqa: ARG002
-        self.trained = training.name, training.config
-        if training.name in self.headings:
-            print_line(self.console, self.headings[training.name])
+        self.trained = training.run, training.config
+        if training.run.name in self.headings:
+            print_line(self.console, self.headings[training.run.name])
         self.started(training.state.generation, training.config.generations)
 
     def phase_started(self, generation: int, phase: str) -> None:  # noqa: ARG002

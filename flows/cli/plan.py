@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from eigen_core.planning.probe import ProbeFailure, ProbeResult, Shape
     from eigen_core.planning.run_plan import RunPlan
     from eigen_core.planning.sizes import DiskPlan
+    from eigen_core.runs.handle import Run
 
 _print_fact = partial(print_fact, width=10)
 
@@ -119,8 +120,8 @@ def refused_with_its_plan(config: "Config", console: Console) -> Iterator[None]:
         raise
 
 
-def require_trainable(config: "Config", name: str) -> "tuple[Sequence[str], RunPlan]":
-    """Check that this machine can train the run `name` with a configuration; write nothing.
+def require_trainable(config: "Config", run: "Run") -> "tuple[Sequence[str], RunPlan]":
+    """Check that this machine can train a run with a configuration; write nothing.
 
     Returns the description of the data, in sentences, and the plan of the run.
 
@@ -133,7 +134,6 @@ def require_trainable(config: "Config", name: str) -> "tuple[Sequence[str], RunP
     from eigen_core.config.registry import tracker_class
     from eigen_core.generation import require_same_data, start_training
     from eigen_core.planning.run_plan import require_fit
-    from eigen_core.runs.handle import Run
     from eigen_core.task import open_data
     from eigen_core.workers import workers_of
 
@@ -143,8 +143,8 @@ def require_trainable(config: "Config", name: str) -> "tuple[Sequence[str], RunP
         # Refused here if it cannot be reached: the flow would find out when the run has been made.
         workers_of(config.scheduler)
     data = open_data(config)
-    run_plan = require_fit(config, data, name)
-    state, newest = start_training(config, data.content), Run(config.checkpoint, name).newest
+    run_plan = require_fit(config, data, run.name)
+    state, newest = start_training(config, data.content), run.newest
     if newest is not None:
         contents, manifest = newest
         # Damage is reported when the run is resumed, from the generation before.

@@ -142,13 +142,13 @@ def require_trained(run: RunJob, end: JobResult, log: Path, job: Job) -> None:
 
     Also raise `Stopped` if this machine does not find the trained run in the store: a worker may use another folder.
     """
-    from flows.cli.training import is_finished
+    from eigen_core.runs.handle import Run
 
     if end.end is not None:
         again = AGAIN if FOLLOWS[end.end][job] is Next.RETRY else f"The {job} would end in the same way again."
         message = f"Run {run.name} ended with exit code {end.code}. {end.sentence} Its output is in {log}. {again}"
         raise (StoppedByMemory if end.code == EXIT_MEMORY else Stopped)(message)
-    if not is_finished(run.config, run.name):
+    if not Run.of(run.config, run.name).is_finished(run.config):
         raise Stopped(
             f"Run {run.name} was trained, but {run.config.checkpoint.store} does not have it: give --store a bucket, "
             f"or a folder that this machine shares with the worker. {AGAIN}"

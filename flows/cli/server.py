@@ -323,23 +323,26 @@ def launch(*, options: RunOptions) -> None:
         config = state_directory.as_worker_sees(config, worker)
         require_store(config.checkpoint)
         given = (options.preset, options.generations, options.seed, options.assignments, options.device)
-        exists, here = Run(config.checkpoint, name).exists, state_directory.store_here(None)
+        run, here = Run.of(config, name), state_directory.store_here(None)
         if (
             options.store is None
-            and not exists
+            and not run.exists
             and Run(config.checkpoint.model_copy(update={"store": here}), name).exists
         ):
             raise InputError(
                 f"Run '{name}' is in {here}, and the worker would begin another one in {config.checkpoint.store}: add "
                 f"--store {shlex.quote(here)} to continue it, or choose another name with --run."
             )
-        goes_on = not any(given) and exists
+        goes_on = not any(given) and run.exists
         if goes_on:
-            run_here = Run.open(config.checkpoint.store, name, config.checkpoint.local, home.launch_settings(name))
-            config = run_here.config_to_resume(config.market.data)
-        deployments.require_same_run_here(config, name)
+            run = Run.open(config.checkpoint.store, name, config.checkpoint.local, home.launch_settings(name))
+            config = run.config_to_resume(config.market.data)
+        if run.exists:
+            run.require_same_settings(config)
+            if run.is_running():
+                raise InputError(f"Run '{name}' is being trained by another process: wait until it ends, or stop it.")
         with refused_with_its_plan(config, output_console()):
-            found, run_plan = require_trainable(config, name)
+            found, run_plan = require_trainable(config, run)
         lines = [*found, run_plan.sentence()]
     values = run_values(values if options.preset is None else {"preset": options.preset, **values})
 

@@ -21,7 +21,6 @@ from eigen_core.common.text import install_command
 from flows.cli.common import LARGEST, Json, RunOptions, RunsOn, examples, number, option, run_options
 from flows.cli.console import PlainTable, attributes, output_console, print_json, print_line
 from flows.cli.run_jobs import IsStopped, Train, job_executor, refuse_two_schedulers, require_trained, run_job
-from flows.cli.training import is_finished
 
 if TYPE_CHECKING:
     from eigen_core.config import Config
@@ -215,7 +214,7 @@ class _Trials:
 
         for run in runs:
             log = sweep.folder / f"{run.name}.log"
-            end = None if is_finished(run.config, run.name) else train(run, log, is_over)
+            end = None if Run.of(run.config, run.name).is_finished(run.config) else train(run, log, is_over)
             # The store has all that the run has reached only after its process has ended.
             if is_behind():
                 with self._lock:

@@ -36,6 +36,7 @@ from flows.server.prefect_settings import prepare_environment
 if TYPE_CHECKING:
     from eigen_core.config import Config
     from eigen_core.config.model import CheckpointConfig
+    from eigen_core.runs.handle import Run
 
 
 @examples(
@@ -67,7 +68,7 @@ def train(
         from eigen_core.machine.profiling import Profile, profiled_to
         from eigen_core.runs.handle import Run
 
-        run = Run(config.checkpoint, name)
+        run = Run.of(config, name)
         if run.exists:
             if fresh:
                 raise InputError(
@@ -81,7 +82,7 @@ def train(
                 require_own_files(Path.cwd(), f"{name}-profile"), min(run.generation + 2, config.generations)
             )
         with nullcontext() if profiled is None else profiled_to(profiled):
-            _train(config, name, display)
+            _train(config, run, display)
         if profiled is not None:
             found = "a trace and a table of operators for each phase" if profiled.folder.exists() else "nothing"
             print_line(display.console, f"Profile of generation {profiled.generation}: {found} in {profiled.folder}")
@@ -104,16 +105,17 @@ def resume(
     from eigen_core.config.machine_settings import machine_values
     from eigen_core.config.model import CheckpointConfig
 
-    url = store_of(options.store)
-    with prepared_to_train(name, CheckpointConfig(store=url)) as display:
+    options = replace(options, generations=generations, data=data)
+    given = parse_assignments(options.settings())
+    own = machine_values(given)
+    checkpoint = own.get("checkpoint", {})
+    place = CheckpointConfig(**{**checkpoint, "store": store_of(checkpoint.get("store"))})
+    with prepared_to_train(name, place) as display:
         from eigen_core.runs.handle import Run
 
-        options = replace(options, generations=generations, data=data, store=None)
-        given = parse_assignments(options.settings())
-        own = machine_values(given)
-        local = own.get("checkpoint", {}).get("local", CheckpointConfig().local)
-        config = Run.open(url, name, local, own).config_to_resume(given.get("market", {}).get("data"))
-        _train(config_from_values(merge(config.model_dump(), given)), name, display)
+        run = Run.open(place.store, name, place.local, own)
+        config = run.config_to_resume(given.get("market", {}).get("data"))
+        _train(config_from_values(merge(config.model_dump(), given)), run, display)
 
 
 @contextmanager
@@ -140,12 +142,11 @@ def prepared_to_train(name: str, settings: "CheckpointConfig", console: Console 
         yield display
 
 
-def _train(config: "Config", name: str, display: Display) -> None:
+def _train(config: "Config", run: "Run", display: Display) -> None:
     from eigen_core.reporting.trackers import TrackerListener
-    from eigen_core.runs.handle import Run, status_of
 
-    console, run = display.console, Run(config.checkpoint, name)
-    if is_finished(config, name):
+    console = display.console
+    if run.is_finished(config):
         run.require_same_settings(config)
         status = run.status()
         with TrackerListener(config, run.location, say) as tracking:
@@ -157,14 +158,14 @@ def _train(config: "Config", name: str, display: Display) -> None:
         if with_server:
             with progress_to(display):
                 display.announce("reading the data")
-                display.describe(*require_trainable(config, name))
-            train_as_flows([(name, config)], display)
+                display.describe(*require_trainable(config, run))
+            train_as_flows([(run, config)], display)
         else:
             display.describes = True
-            train_here([(name, config)], display)
-    print_ending(console, status_of(config.checkpoint.store, name), "is finished")
+            train_here([(run, config)], display)
+    print_ending(console, run.refresh().status(), "is finished")
     if with_server:
-        print_run_page(console, name)
+        print_run_page(console, run.name)
 
 
 def answering_server() -> bool:
@@ -177,46 +178,36 @@ def answering_server() -> bool:
     return url is not None
 
 
-def is_finished(config: "Config", name: str) -> bool:
-    """Return whether the store has `config.generations` generations of the run `name`; their number may be raised."""
-    from eigen_core.runs.handle import Run
-
-    run = Run(config.checkpoint, name)
-    return run.is_complete(config) and run.is_in_store()
-
-
 @contextmanager
-def _shown_on(display: Display, name: str, config: "Config") -> Iterator[None]:
+def _shown_on(display: Display, run: "Run", config: "Config") -> Iterator[None]:
     """Show the training in the block, let the first Ctrl-C or SIGTERM stop it, and wrap it in `errors_as_stops`."""
     # Bars and warnings must share a console; lines on a pipe must not be mixed with them.
     console, root = display.console, logging.getLogger()
     handler = ConsoleHandler(console if console.is_terminal else Console(stderr=True), display.signals)
     root.addHandler(handler)
     try:
-        with errors_as_stops(display, name, config), display.signals.raising(), observed_by(display):
+        with errors_as_stops(display, run, config), display.signals.raising(), observed_by(display):
             yield
     finally:
         root.removeHandler(handler)
 
 
-def train_here(runs: "Sequence[tuple[str, Config]]", display: Display) -> None:
+def train_here(runs: "Sequence[tuple[Run, Config]]", display: Display) -> None:
     """Train runs one after another in this process, without a Prefect server; raise `Stopped` if one ends early."""
-    from eigen_core.checkpoint.run_contents import RunLocation
     from eigen_core.reporting.trackers import TrackerListener
     from eigen_core.run import train_run
     from eigen_core.runs.journals import forget_stops_and_attempts
 
     display.announce("reading the data")
     with _shown_on(display, *runs[0]):
-        for name, config in runs:
-            location = RunLocation.of(config.checkpoint, name)
-            if location.exists():
-                forget_stops_and_attempts(location)
-            with TrackerListener(config, location, logging.getLogger("eigen_core").warning) as tracking:
-                train_run(config, name, listeners=[tracking])
+        for run, config in runs:
+            if run.exists:
+                forget_stops_and_attempts(run.location)
+            with TrackerListener(config, run.location, logging.getLogger("eigen_core").warning) as tracking:
+                train_run(config, run, listeners=[tracking])
 
 
-def train_as_flows(runs: "Sequence[tuple[str, Config]]", display: Display) -> None:
+def train_as_flows(runs: "Sequence[tuple[Run, Config]]", display: Display) -> None:
     """Train runs one after another as flow runs of the configured server; raise `Stopped` if one ends early."""
     display.announce("starting Prefect")
     # This import adds Prefect's handlers; the console handler is removed below, before anything is logged.
@@ -230,28 +221,28 @@ def train_as_flows(runs: "Sequence[tuple[str, Config]]", display: Display) -> No
     from flows.server.flows import train_flow
 
     with _shown_on(display, *runs[0]):
-        for name, config in runs:
-            ended = train_flow(config, name, return_state=True)
+        for run, config in runs:
+            ended = train_flow(config, run.name, return_state=True)
             if ended.is_cancelled():
-                raise Stopped(f"{ended.message} {_where_it_stands(name, config)}")
+                raise Stopped(f"{ended.message} {_where_it_stands(run, config)}")
             ended.result()
             if ended.name == RUNNING_NAME:
                 raise InputError(str(ended.message))
 
 
 @contextmanager
-def errors_as_stops(display: Display, name: str, config: "Config") -> Iterator[None]:
+def errors_as_stops(display: Display, run: "Run", config: "Config") -> Iterator[None]:
     """Raise `Stopped` for Ctrl-C, the memory guard, non-finite numbers and failures of disks, stores and workers.
 
     Its message names the newest checkpoint on this machine, and the command that continues the run: the last one whose
-    training began, else `name`. `RunTooLargeError`, and `InputError` before a training begins, are raised unchanged.
+    training began, else `run`. `RunTooLargeError`, and `InputError` before a training begins, are raised unchanged.
     """
     from eigen_core.checkpoint.locks import LeaseLostError
     from eigen_core.machine import MemoryGuardError
     from eigen_core.planning.run_plan import RunTooLargeError
 
-    def last() -> "tuple[str, Config]":
-        return display.trained or (name, config)
+    def last() -> "tuple[Run, Config]":
+        return display.trained or (run, config)
 
     try:
         yield
@@ -270,7 +261,7 @@ def errors_as_stops(display: Display, name: str, config: "Config") -> Iterator[N
         # The same computation from the same checkpoint ends in the same way.
         raise Stopped(
             f"{error} A resume would end in the same way: correct the cause, or train another run with other "
-            f"settings. {_what_is_saved(*last())}."
+            f"settings. {_what_is_saved(last()[0])}."
         ) from error
     except OSError as error:
         raise Stopped(f"{type(error).__name__}: {error}. {_where_it_stands(*last())}") from error
@@ -279,24 +270,21 @@ def errors_as_stops(display: Display, name: str, config: "Config") -> Iterator[N
         raise
 
 
-def _memory_report(name: str, config: "Config") -> str:
-    from eigen_core.checkpoint.run_contents import RunLocation
+def _memory_report(run: "Run", config: "Config") -> str:
     from eigen_core.runs.journals import memory_reports
 
-    reports = memory_reports(RunLocation.of(config.checkpoint, name).root / name)
-    report = f"The memory report is {reports[0]} ({command_for('memory', config, name)} shows it). " if reports else ""
+    reports = memory_reports(run.location.root / run.name)
+    shows = command_for("memory", config, run.name)
+    report = f"The memory report is {reports[0]} ({shows} shows it). " if reports else ""
     return f"{report}Free memory or raise the limit first."
 
 
-def _where_it_stands(name: str, config: "Config") -> str:
-    return f"{_what_is_saved(name, config)}. Go on with: {command_for('resume', config, name)}"
+def _where_it_stands(run: "Run", config: "Config") -> str:
+    return f"{_what_is_saved(run)}. Go on with: {command_for('resume', config, run.name)}"
 
 
-def _what_is_saved(name: str, config: "Config") -> str:
+def _what_is_saved(run: "Run") -> str:
     """Return a sentence about a run's newest local checkpoint; a remote store is not read, since it may have failed."""
-    from eigen_core.checkpoint.run_contents import RunLocation
-
-    location = RunLocation.of(config.checkpoint, name)
-    newest = location.local.newest_manifest()
+    newest = run.location.local.newest_manifest()
     saved = "There is no checkpoint" if newest is None else f"The last checkpoint is generation {newest.generation}"
-    return f"{saved} in {location.root / name}"
+    return f"{saved} in {run.location.root / run.name}"

@@ -144,9 +144,11 @@ def _train_one_by_one(planned: "Callable[[], Walk]", name: str, config: "Config"
         with progress_to(display):
             walk = planned()
         from eigen_core.judging.walk_forward import require_same_walk, save_walk
+        from eigen_core.runs.handle import Run
 
         require_same_walk(walk)
-        left = [(run, settings) for run, settings in walk.runs() if not training.is_finished(settings, run)]
+        runs = ((Run.of(settings, run), settings) for run, settings in walk.runs())
+        left = [(run, settings) for run, settings in runs if not run.is_finished(settings)]
         if not left:
             save_walk(walk)
             return walk
@@ -181,6 +183,7 @@ def _train_side_by_side(
 ) -> "Walk":
     walk = planned()
     from eigen_core.judging.walk_forward import folder_of, save_walk
+    from eigen_core.runs.handle import Run
 
     folder = folder_of(walk)
 
@@ -195,7 +198,7 @@ def _train_side_by_side(
     with run_jobs.job_executor(jobs, runs_on) as in_threads:
         save_walk(walk)
         folder.mkdir(parents=True, exist_ok=True)
-        in_threads(partial(train_run, run) for run in runs if not training.is_finished(run.config, run.name))
+        in_threads(partial(train_run, run) for run in runs if not Run.of(run.config, run.name).is_finished(run.config))
     return walk
 
 

@@ -33,7 +33,6 @@ from eigen_core import __version__
 from eigen_core.common.errors import InputError, Stopped
 from eigen_core.common.process import code_digest
 from eigen_core.common.text import without_credentials
-from eigen_core.config import Config
 from flows.server.artifacts import artifact_key
 from flows.server.flow_runs import (
     BLOCKED_NAME,
@@ -383,17 +382,6 @@ def resume(api: str, *, always: bool = True, worker: str | None = None) -> str |
         tags = () if always else (SCHEDULED_TAG,)
         created = _create(client, find_deployment(client).id, {"resume": True}, RESUME, tags)
         return page_of(api, str(created.id))
-
-
-def require_same_run_here(config: Config, run: str) -> None:
-    """Raise an `InputError` if run `run` is in the store of `config` with other settings, or if a process trains it."""
-    from eigen_core.runs.handle import Run
-
-    here = Run(config.checkpoint, run)
-    if here.exists:
-        here.require_same_settings(config)
-        if here.is_running():
-            raise InputError(f"Run '{run}' is being trained by another process: wait until it ends, or stop it.")
 
 
 def page_of(api: str, flow_run_id: str) -> str:

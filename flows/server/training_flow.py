@@ -19,20 +19,18 @@ from prefect.settings import PREFECT_LOGGING_LEVEL
 from prefect.states import Cancelled, Completed, Failed
 
 from eigen_core.checkpoint.locks import InUseError
-from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.common.errors import FOLLOWS, End, InputError, Next, end_of
 from eigen_core.common.process import set_umask, stop_requests_unmasked
 from eigen_core.config import Config, merge
 from eigen_core.config.explain import flatten
 from eigen_core.config.machine_settings import MACHINE_SETTINGS, TASK_VARIABLE, machine_values
-from eigen_core.config.model import CheckpointConfig
 from eigen_core.machine import MemoryGuardError
 from eigen_core.planning.run_plan import RunTooLargeError
 from eigen_core.reporting.trackers import TrackerListener
 from eigen_core.run import train_run
 from eigen_core.runs import journals
-from eigen_core.runs.handle import Run, require_store, require_trusted_task, runs_in
+from eigen_core.runs.handle import Run, require_store, require_trusted_task, unfinished_runs
 from flows.server import flow_runs
 from flows.server.artifacts import Reporter, retry_once, server_is_there
 from flows.server.pages import RunPages
@@ -55,13 +53,9 @@ _LAST_NAMES = ("Completed", flow_runs.FINISHED_NAME, flow_runs.NOTHING_NAME, flo
 class ChosenRun:
     """The run that this flow run trains; `unnamed`: `choose_run` found it, since the parameters named none."""
 
-    name: str
+    run: Run
     config: Config
     unnamed: bool
-
-    @property
-    def location(self) -> RunLocation:
-        return RunLocation.of(self.config.checkpoint, self.name)
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
@@ -73,12 +67,12 @@ class ChosenRun:
         if not self.unnamed:
             yield
             return
-        journals.count_attempt(self.location, Run(self.config.checkpoint, self.name).generation + 1)
+        journals.count_attempt(self.run.location, self.run.refresh().generation + 1)
         try:
             yield
         except (*STOP_REQUESTS, InUseError, StoreUnavailableError):
             # These errors say nothing about the run: do not count the attempt.
-            journals.withdraw_attempt(self.location)
+            journals.withdraw_attempt(self.run.location)
             raise
 
 
@@ -96,20 +90,20 @@ def choose_run(config: Config, run: str | None, *, resume: bool) -> ChosenRun | 
     """
     if run is None and resume:
         return _run_to_resume(config)
-    require_store(config.checkpoint)
     chosen = _named(config, run or flow_runs.own_run_name(config), resume=resume)
-    if chosen.location.exists():
-        journals.forget_stops_and_attempts(chosen.location)
+    if chosen.run.exists:
+        journals.forget_stops_and_attempts(chosen.run.location)
     return chosen
 
 
 def _named(config: Config, run: str, *, resume: bool, unnamed: bool = False) -> ChosenRun:
     """Return the run with `config`; with `resume`, with its stored configuration and this machine's settings."""
-    if resume:
-        own = merge(machine_values(config.model_dump()), _launch_settings(run))
-        found = Run.open(config.checkpoint.store, run, config.checkpoint.local, own)
-        config = found.config_to_resume(config.market.data)
-    return ChosenRun(run, config, unnamed)
+    require_store(config.checkpoint)
+    if not resume:
+        return ChosenRun(Run.of(config, run), config, unnamed)
+    own = merge(machine_values(config.model_dump()), _launch_settings(run))
+    found = Run.open(config.checkpoint.store, run, config.checkpoint.local, own)
+    return ChosenRun(found, found.config_to_resume(config.market.data), unnamed)
 
 
 def _run_to_resume(config: Config) -> ChosenRun | State[None]:
@@ -149,25 +143,7 @@ def _requested_run(config: Config, request: flow_runs.TrainingRequest) -> Chosen
     if request.begun or request.parameters is None:
         # The path of the prices comes from this flow run's parameters, not from those of the request.
         given, resume = given.model_copy(update={"market": config.market}), True
-    require_store(given.checkpoint)
     return _named(given, request.run, resume=resume, unnamed=True)
-
-
-def unfinished_runs(store: str, local: str = CheckpointConfig().local) -> list[str]:
-    """Return the runs of a store that are neither complete nor stopped, the newest first; log unreadable ones."""
-    written = {}
-    for name in runs_in(store):
-        try:
-            run = Run.open(store, name, local)
-            config = run.config
-        except InputError as error:
-            logger.warning("Run '%s' is not resumed. %s", name, error)
-            continue
-        if journals.is_stopped(run.location):
-            logger.info("Run '%s' is not resumed: a user stopped it. `eigen launch --run` continues it.", name)
-        elif not run.is_complete(config):
-            written[name] = "" if run.newest is None else run.newest[1].created
-    return sorted(written, key=lambda name: (written[name], name), reverse=True)
 
 
 def with_own_settings(config: Config, run: str | None) -> Config:
@@ -242,22 +218,20 @@ def train_flow_run(config: Config, run: str | None, *, resume: bool) -> State[No
     return ended
 
 
-def _train(run: ChosenRun) -> State[None]:
-    logger = get_run_logger()
+def _train(chosen: ChosenRun) -> State[None]:
+    logger, run, config = get_run_logger(), chosen.run, chosen.config
     with (
-        run.attempt(),
+        chosen.attempt(),
         Reporter(run.name) as reporter,
-        RunPages(run.config, run.name, reporter) as pages,
-        TrackerListener(run.config, run.location, logger.warning) as tracking,
+        RunPages(config, run.name, reporter) as pages,
+        TrackerListener(config, run.location, logger.warning) as tracking,
         retry_once(),
         stop_requests_unmasked(STOP_REQUESTS),
     ):
-        flow_run = flow_runs.FlowRunListener(run.config, run.name, reporter)
+        flow_run = flow_runs.FlowRunListener(config, run.name, reporter)
         listeners = (flow_run, pages, tracking)
         try:
-            trained = train_run(
-                run.config, run.name, run_phase=_run_phase, listeners=listeners, stop_requests=STOP_REQUESTS
-            )
+            trained = train_run(config, run, run_phase=_run_phase, listeners=listeners, stop_requests=STOP_REQUESTS)
         except RunTooLargeError as error:
             pages.show_plan(error.run_plan)
             _switch_schedule_after(error.end)
@@ -280,8 +254,8 @@ def _run_phase(phase: str, generation: int, compute: Callable[[], R]) -> R:
 
 
 def _record_stop(chosen: ChosenRun | State[None] | None) -> None:
-    if isinstance(chosen, ChosenRun) and chosen.location.exists():
-        journals.remember_stop(chosen.location)
+    if isinstance(chosen, ChosenRun) and chosen.run.refresh().exists:
+        journals.remember_stop(chosen.run.location)
 
 
 def _exit_now() -> None:

@@ -25,6 +25,7 @@ from eigen_core.common.files import explained
 from eigen_core.judging.trust import Trial, TrustTrials
 from eigen_core.machine import MemoryGuardError
 from eigen_core.planning.run_plan import RunPlan, RunTooLargeError
+from eigen_core.runs.handle import Run
 from flows.cli.common import END_PIPE
 from flows.cli.run_jobs import IsStopped, JobResult, RunJob
 from flows.server import flow_runs, training_flow
@@ -109,7 +110,7 @@ class Trainer:
             return JobResult(-signal.SIGTERM, "", End.INTERRUPTED)
         config = run.config.model_dump(mode="json")
         create_run(RunLocation.of(run.config.checkpoint, run.name), config)
-        with open_session(run.config.checkpoint, run.name) as session:
+        with open_session(RunLocation.of(run.config.checkpoint, run.name), run.config.checkpoint) as session:
             session.save(snapshot_of_records([telemetry(1)]), config)
         self.trained.append(run.name)
         return JobResult(0, "")
@@ -140,7 +141,7 @@ def test_what_follows_in_a_sweep(end: End, trainer: Trainer) -> None:
 @each_end
 def test_what_follows_in_a_walk(end: End, trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eigen_core.reporting.walk_report.play_walk", Mock(side_effect=InputError("All are trained.")))
-    monkeypatch.setattr("flows.cli.training.is_finished", lambda _, name: name in trainer.trained)
+    monkeypatch.setattr(Run, "is_finished", lambda run, _: run.name in trainer.trained)
     command = ["walk", "mine", "--folds", "2", "--generations", "1", *SETTINGS, "--jobs", "1"]
     first = eigen(*command, code=1)
     again = "Run the same command again to continue." in first.stderr

@@ -107,7 +107,7 @@ def plant(hostile: Hostile, trained: Any, changes: dict[str, Any], generations: 
     stored = merge(stored_values(config), changes)
     saved: Snapshot = trained[0]
     create_run(RunLocation.of(config.checkpoint, "run"), stored)
-    with open_session(config.checkpoint, "run") as session:
+    with open_session(RunLocation.of(config.checkpoint, "run"), config.checkpoint) as session:
         session.save(saved, stored)
         if generations == 1:
             session.keep_holdout(1, trained[1].model_dump(mode="json"))

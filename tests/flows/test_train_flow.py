@@ -22,10 +22,9 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.records import GenerationRecord
 from eigen_core.runs import drawing
 from eigen_core.runs.drawing import Drawing
-from eigen_core.runs.handle import status_of
+from eigen_core.runs.handle import status_of, unfinished_runs
 from flows.server.flow_runs import FINISHED_NAME, NOTHING_NAME, RUNNING_NAME
 from flows.server.flows import train_flow
-from flows.server.training_flow import unfinished_runs
 
 T = TypeVar("T")
 

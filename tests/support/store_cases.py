@@ -41,9 +41,9 @@ def save_generations(config: Config, name: str, *generations: int) -> RunLocatio
     settings = config.checkpoint.model_copy(update={"keep_last": 100, "keep_local": 100})
     location = RunLocation.of(settings, name)
     if not location.exists():
-        remember_own_settings(config, name)
+        remember_own_settings(RunLocation.of(config.checkpoint, name), config.market.data)
         create_run(location, config.model_dump(mode="json"))
-    with open_session(settings, name) as session:
+    with open_session(RunLocation.of(settings, name), settings) as session:
         session.load_newest()
         for generation in generations:
             session.save(snapshot_of(generation), config.model_dump(mode="json"))

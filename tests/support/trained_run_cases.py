@@ -5,6 +5,7 @@ from typing import Any
 
 from flow_cases import small_flow_config
 
+from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.checkpoint.session import open_session
 from eigen_core.config import Config
 from eigen_core.config.stored import stored_values
@@ -25,7 +26,7 @@ def trained_as(run: str, config: Config) -> Config:
     for phase in (evaluate, train, evolve):
         phase(state)
     Run(config.checkpoint, run).begin(config)
-    with open_session(config.checkpoint, run) as session:
+    with open_session(RunLocation.of(config.checkpoint, run), config.checkpoint) as session:
         session.save(snapshot(state), stored_values(config))
         if config.generations == 1:
             result = hold_out(state)

@@ -1,6 +1,7 @@
 """A run that one process trains: here, in a store elsewhere, while that is away, taken over, and on another machine."""
 
 import signal
+from contextlib import AbstractContextManager
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -48,6 +49,10 @@ def begin(settings: CheckpointConfig) -> RunLocation:
     return location
 
 
+def session_of(settings: CheckpointConfig) -> AbstractContextManager[RunSession]:
+    return open_session(RunLocation.of(settings, RUN), settings)
+
+
 def save(session: RunSession, *generations: int) -> None:
     for generation in generations:
         session.save(sample(generation), CONFIG)
@@ -78,7 +83,7 @@ def files_below(folder: Path) -> list[Path]:
 def test_the_epoch_rises_with_every_session_even_without_the_former_leases(settings: CheckpointConfig) -> None:
     location = begin(settings)
     for generation in (1, 2, 3):
-        with open_session(settings, RUN) as session:
+        with session_of(settings) as session:
             assert session.lease.epoch == generation
             assert (loaded(session) if generation > 1 else 0) == generation - 1
             save(session, generation)
@@ -87,18 +92,18 @@ def test_the_epoch_rises_with_every_session_even_without_the_former_leases(setti
     newest, middle, oldest = location.stored.manifests()
     assert (newest.parent, middle.parent, oldest.parent) == (middle.checksum, oldest.checksum, None)
     location.store.delete([stored.name for stored in location.store.objects(f"{RUN}/lease/")])
-    with open_session(settings, RUN) as session:
+    with session_of(settings) as session:
         assert session.lease.epoch == 4, "it is above the epochs of the manifests"
 
 
 def test_a_process_that_ends_keeps_its_generation_without_waiting_for_the_store(settings: CheckpointConfig) -> None:
     location = begin(settings)
-    with open_session(settings, RUN) as session:
+    with session_of(settings) as session:
         save(session, 1)
         assert session.save_before_end(sample(1), CONFIG) is None
         assert session.save_before_end(sample(2), CONFIG) is not None
         assert whole_generations(location.local) == [1, 2]
-    with open_session(settings, RUN) as session:
+    with session_of(settings) as session:
         assert loaded(session) == 2
         # That the last session has committed a generation says nothing about this one's.
         assert session.save_before_end(sample(2), CONFIG) is not None
@@ -109,7 +114,7 @@ def test_a_process_that_ends_keeps_its_generation_without_waiting_for_the_store(
 
 def test_plots_and_holdout_lie_where_the_run_is_kept(settings: CheckpointConfig) -> None:
     location = begin(settings)
-    with open_session(settings, RUN) as session:
+    with session_of(settings) as session:
         draw_plot(session)
         session.keep_holdout(3, {"generation": 3})
         session.finish()
@@ -120,7 +125,10 @@ def test_plots_and_holdout_lie_where_the_run_is_kept(settings: CheckpointConfig)
 
 
 def test_a_run_that_is_nowhere_cannot_be_opened(settings: CheckpointConfig, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=f"There is no run '{RUN}' in {settings.store}"), open_session(settings, RUN):
+    with (
+        pytest.raises(InputError, match=f"There is no run '{RUN}' in {settings.store}"),
+        session_of(settings),
+    ):
         pass
     assert files_below(tmp_path) == []
 
@@ -128,7 +136,7 @@ def test_a_run_that_is_nowhere_cannot_be_opened(settings: CheckpointConfig, tmp_
 def test_a_store_on_this_machine_has_no_uploads_and_keeps_what_it_should(tmp_path: Path) -> None:
     settings = settings_of(tmp_path / "store", tmp_path / "here", keep_last=2, keep_every=4)
     location = begin(settings)
-    with open_session(settings, RUN) as session:
+    with session_of(settings) as session:
         assert session.uploads() is None
         for generation in range(1, 8):
             session.save(sample(generation), CONFIG)
@@ -139,7 +147,7 @@ def test_a_store_on_this_machine_has_no_uploads_and_keeps_what_it_should(tmp_pat
 def test_a_lease_that_was_taken_over_stops_the_next_commit_on_this_machine(tmp_path: Path) -> None:
     settings = settings_of(tmp_path / "store", tmp_path / "here")
     location = begin(settings)
-    with open_session(settings, RUN) as session:
+    with session_of(settings) as session:
         save(session, 1)
         other = Lease.acquire(location.store, RUN, 90.0, holder_has_ended=True)
         before = files_below(tmp_path)
@@ -169,7 +177,10 @@ def test_a_run_directory_of_another_run_is_refused(gcs_bucket: str, tmp_path: Pa
     location = begin(settings)
     location.store.delete([f"{RUN}/config.json"])
     create_run(RunLocation.of(settings_of(gcs_bucket, tmp_path / "elsewhere"), RUN), OTHER)
-    with pytest.raises(InputError, match="choose another name, or move that folder away"), open_session(settings, RUN):
+    with (
+        pytest.raises(InputError, match="choose another name, or move that folder away"),
+        session_of(settings),
+    ):
         pass
     assert not location.local.store.objects(f"{RUN}/lease/")
     assert location.stored.config() == OTHER
@@ -190,10 +201,10 @@ def test_a_store_that_is_away_at_the_start_leaves_nothing_that_blocks_a_later_on
     # Whoever thinks better of it meanwhile is not bound to what could not be begun.
     create_run(location, OTHER)
     fault_proxy.add(Fault("status", times=None))
-    with pytest.raises(StoreUnavailableError, match=away.store), open_session(away, RUN):
+    with pytest.raises(StoreUnavailableError, match=away.store), session_of(away):
         pass
     fault_proxy.clear()
-    with open_session(away, RUN) as session:
+    with session_of(away) as session:
         save(session, 1)
         session.finish()
     assert whole_generations(location.stored) == [1]
@@ -204,7 +215,7 @@ def test_what_is_newer_here_than_in_the_store_goes_on_from_here(
     away: CheckpointConfig, fault_proxy: FaultProxy
 ) -> None:
     location = begin(away)
-    with open_session(away, RUN) as session:
+    with session_of(away) as session:
         save(session, 1)
         session.finish()
         fault_proxy.add(UPLOADS)
@@ -212,7 +223,7 @@ def test_what_is_newer_here_than_in_the_store_goes_on_from_here(
         draw_plot(session)
     assert whole_generations(location.stored) == [1]
     fault_proxy.clear()
-    with open_session(away, RUN) as session:
+    with session_of(away) as session:
         assert loaded(session) == 3
         session.finish()
         uploads = session.uploads()
@@ -223,7 +234,7 @@ def test_what_is_newer_here_than_in_the_store_goes_on_from_here(
 
 
 def _hold(settings: CheckpointConfig, ready: Connection) -> None:
-    with open_session(settings, RUN) as session:
+    with session_of(settings) as session:
         save(session, 1)
         session.finish()
         ready.send(session.lease.epoch)
@@ -236,15 +247,18 @@ def test_of_two_processes_the_second_is_refused_until_the_first_is_gone(gcs_buck
     location = begin(settings)
     other = settings_of(gcs_bucket, tmp_path / "other")
     with in_another_process(_hold, settings) as (pid, _):
-        with pytest.raises(InUseError) as refused, open_session(other, RUN):
+        with pytest.raises(InUseError) as refused, session_of(other):
             pass
         assert f"Run '{RUN}' in {gcs_bucket} is in use by process {pid} on " in str(refused.value)
         assert "wait until it ends or stop it" in str(refused.value)
-        with pytest.raises(InUseError, match=f"in use by process {pid}"), open_session(settings, RUN):
+        with (
+            pytest.raises(InUseError, match=f"in use by process {pid}"),
+            session_of(settings),
+        ):
             pass
         assert whole_generations(location.stored) == [1]
     # Its end is certain: no process has to wait until its lease lapses.
-    with open_session(other, RUN) as session:
+    with session_of(other) as session:
         assert session.lease.epoch == 2
         assert loaded(session) == 1
         save(session, 2)

@@ -10,6 +10,7 @@ from science_cases import random_panel, small_config
 from torch import Tensor
 from trained_run_cases import RUN, trained
 
+from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.checkpoint.session import open_session
 from eigen_core.config import Config
 from eigen_core.config.stored import stored_values
@@ -106,7 +107,7 @@ def test_champions_of_kept_generations(tmp_path: Path) -> None:
     Run(config.checkpoint, RUN).begin(config)
     state = start_training(config, build_panel(config)[0])
     champions = set()
-    with open_session(config.checkpoint, RUN) as session:
+    with open_session(RunLocation.of(config.checkpoint, RUN), config.checkpoint) as session:
         for _ in range(3):
             for phase in (evaluate, train, evolve):
                 phase(state)

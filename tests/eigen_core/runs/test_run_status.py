@@ -29,10 +29,9 @@ from eigen_core.config import Config
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.config.stored import config_from_stored
 from eigen_core.housekeeping import export_champion, verify_run
-from eigen_core.runs.handle import Run, status_of
+from eigen_core.runs.handle import Run, status_of, unfinished_runs
 from flows.cli.runs import command_for
 from flows.server.status import newest_run
-from flows.server.training_flow import unfinished_runs
 
 
 def save(config: Config, generation: int) -> Manifest:
@@ -42,7 +41,7 @@ def save(config: Config, generation: int) -> Manifest:
         "telemetry": [telemetry(number).model_dump(mode="json") for number in numbers],
     }
     snapshot = Snapshot(generation, {"population": {"weights": torch.zeros(2)}}, documents, 1)
-    with open_session(config.checkpoint, "run") as session:
+    with open_session(RunLocation.of(config.checkpoint, "run"), config.checkpoint) as session:
         saved = session.save(snapshot, config.model_dump(mode="json"))
         session.finish()
         return saved.manifest
@@ -222,7 +221,7 @@ def write_run(store: Path, name: str, values: dict[str, Any]) -> None:
     }
     tensors = {"population": {"weights": torch.zeros(2)}, "champion": {"weights": torch.zeros(2)}}
     settings = Config().checkpoint.model_copy(update={"store": str(store)})
-    with open_session(settings, name) as session:
+    with open_session(RunLocation.of(settings, name), settings) as session:
         session.save(Snapshot(1, tensors, documents, 1), values)
 
 

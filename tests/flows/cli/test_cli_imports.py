@@ -1,11 +1,11 @@
-"""What the command line imports: nothing that a training needs before one is asked for."""
+"""What the command line imports: nothing that a training needs before one is asked for; how often it opens a run."""
 
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from flow_cases import eigen_environment
+from flow_cases import eigen_environment, small_settings
 from trained_run_cases import trained
 
 SLOW = ("torch", "prefect", "pandas", "numpy", "yaml", "httpx", "psutil", "eigen_core.config")
@@ -63,3 +63,34 @@ def test_the_process_of_a_flow_run_loads_its_training_before_threads_of_prefect_
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=True)
     assert ("flows.server.training_flow" in ended.stdout.split()) == bool(flow_run)
     assert ("torch" in ended.stdout.split()) == bool(flow_run)
+
+
+COUNTED = """
+import sys
+from collections import Counter
+from eigen_core.checkpoint.run_contents import RunContents, RunLocation
+from eigen_core.runs.handle import Run
+from flows.cli.app import app
+made = Counter()
+for kind in (Run, RunLocation, RunContents):
+    def counted(self, *given, kind=kind, init=kind.__init__, **named):
+        made[kind.__name__] += 1
+        init(self, *given, **named)
+    kind.__init__ = counted
+try:
+    app(sys.argv[1:])
+finally:
+    print(*(made[kind.__name__] for kind in (Run, RunLocation, RunContents)))
+"""
+
+
+def test_one_handle_of_a_run_is_passed_on(tmp_path: Path) -> None:
+    environment = eigen_environment(tmp_path / "prefect")
+    for words, expected in (
+        (["train", "--run", "run", "--generations", "1", *small_settings()], [1, 1, 2]),
+        (["resume", "run", "--generations", "2"], [1, 1, 1]),
+        (["resume", "run"], [1, 1, 1]),
+    ):
+        command = [sys.executable, "-c", COUNTED, *words]
+        ended = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=True)
+        assert [int(count) for count in ended.stdout.splitlines()[-1].split()] == expected, words

@@ -38,7 +38,7 @@ def location(user_folder: Path) -> RunLocation:  # noqa: ARG001 - in that folder
     entries[3] = entries[3].model_copy(update={"phases": (evaluated, trained)})
     trained = trained.model_copy(update={"device_reserved_peak": 77 * MB})
     entries[4] = entries[4].model_copy(update={"phases": (evaluated, trained)})
-    with open_session(config.checkpoint, "run") as session:
+    with open_session(RunLocation.of(config.checkpoint, "run"), config.checkpoint) as session:
         session.save(snapshot_of_records(entries), config.model_dump(mode="json"))
     return location
 

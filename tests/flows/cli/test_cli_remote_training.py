@@ -23,7 +23,7 @@ from eigen_core.common.records import GenerationRecord
 from eigen_core.config import Config
 from eigen_core.generation import evaluate, evolve, start_training, train
 from eigen_core.market import build_panel
-from eigen_core.runs.handle import status_of
+from eigen_core.runs.handle import Run, status_of
 from flows.cli.console import Display
 from flows.cli.training import errors_as_stops
 
@@ -100,7 +100,7 @@ def finished_here(
     settings = config.checkpoint.model_copy(update={"store": url, "local": "runs", "upload_mb_per_second": 0.0})
     config = config.model_copy(update={"checkpoint": settings})
     create_run(RunLocation.of(settings, "run"), config.model_dump(mode="json"))
-    with open_session(settings, "run") as session:
+    with open_session(RunLocation.of(settings, "run"), settings) as session:
         for generation in (1, 2):
             entries = [telemetry(number) for number in range(1, generation + 1)]
             session.save(snapshot_of_records(entries), config.model_dump(mode="json"))
@@ -124,7 +124,7 @@ def test_a_run_with_all_its_generations_here_alone_is_not_finished(
     store = finished_here.checkpoint.store
     ended = eigen("resume", "run", "--store", store)
     assert isinstance(ended.exception, WentOnError), ended.output
-    with open_session(finished_here.checkpoint, "run") as session:
+    with open_session(RunLocation.of(finished_here.checkpoint, "run"), finished_here.checkpoint) as session:
         session.finish()
     ended = eigen("resume", "run", "--store", store, code=0)
     assert "is finished: generation 2 of 2" in ended.stdout
@@ -137,7 +137,8 @@ def test_what_stopped_a_run_is_said_though_the_store_is_away(
     finished_here: Config, fault_proxy: FaultProxy, error: BaseException
 ) -> None:
     fault_proxy.add(Fault("status", times=None))
-    with pytest.raises(Stopped) as stopped, errors_as_stops(Display(Console()), "run", finished_here):
+    run = Run.of(finished_here, "run")
+    with pytest.raises(Stopped) as stopped, errors_as_stops(Display(Console()), run, finished_here):
         raise error
     said = str(stopped.value)
     assert said.startswith("Stopped. " if isinstance(error, KeyboardInterrupt) else "Not whole. ")

@@ -12,7 +12,7 @@ from eigen_core.checkpoint.export import read_champion
 from eigen_core.checkpoint.manifest import Manifest
 from eigen_core.checkpoint.run_contents import RunContents, RunLocation
 from eigen_core.checkpoint.store import LocalStore
-from flows.cli.training import is_finished
+from eigen_core.runs.handle import Run
 
 CLEANED_KEYS = {"run", "skipped", "generations", "blobs", "local_generations", "local_blobs", "bytes_freed"}
 DAMAGE_KEYS = ["generation", "file", "path", "what"]
@@ -145,5 +145,6 @@ def test_a_finished_run_is_not_finished_for_more_generations(tmp_path: Path) -> 
     market = config.market.model_copy(update={"holdout_days": 0})
     config = config.model_copy(update={"generations": 2, "market": market})
     save_generations(config, "run", 1, 2)
-    assert is_finished(config, "run")
-    assert not is_finished(config.model_copy(update={"generations": 3}), "run")
+    run = Run.of(config, "run")
+    assert run.is_finished(config)
+    assert not run.is_finished(config.model_copy(update={"generations": 3}))

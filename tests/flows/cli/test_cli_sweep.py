@@ -42,7 +42,7 @@ def test_a_sweep_that_was_stopped_goes_on_and_prunes_a_trial_that_falls_behind(m
             return JobResult(-signal.SIGTERM, "", End.INTERRUPTED)
         config = run.config.model_dump(mode="json")
         create_run(RunLocation.of(run.config.checkpoint, run.name), config)
-        with open_session(run.config.checkpoint, run.name) as session:
+        with open_session(RunLocation.of(run.config.checkpoint, run.name), run.config.checkpoint) as session:
             session.save(snapshot_of_records([telemetry(1), telemetry(2)]), config)
         return JobResult(0, "")
 

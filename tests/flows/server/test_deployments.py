@@ -24,6 +24,7 @@ from prefect.states import Cancelled, Cancelling, Crashed, Pending, Running
 
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError, Stopped
+from eigen_core.runs.handle import unfinished_runs
 from flows.server import deployments
 from flows.server.artifacts import artifact_key
 from flows.server.deployments import launch, require_free, resume
@@ -40,7 +41,6 @@ from flows.server.flow_runs import (
 )
 from flows.server.state_directory import StateDirectory
 from flows.server.status import status_here
-from flows.server.training_flow import unfinished_runs
 from flows.server.up import DownResult, bring_down
 
 

@@ -29,7 +29,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.records import GenerationRecord
 from eigen_core.config import Config
 from eigen_core.config.model import CheckpointConfig
-from eigen_core.runs.handle import status_of
+from eigen_core.runs.handle import status_of, unfinished_runs
 from eigen_core.runs.journals import ATTEMPTS, MOST_ATTEMPTS, BlockedError, count_attempt, has_failed_too_often
 from flows.server import flow_runs, training_flow
 from flows.server.flow_runs import (
@@ -46,7 +46,6 @@ from flows.server.flow_runs import (
     stop_resuming,
 )
 from flows.server.flows import train_flow
-from flows.server.training_flow import unfinished_runs
 
 pytestmark = pytest.mark.usefixtures("prefect_api", "user_folder")
 
