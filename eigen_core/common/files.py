@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
@@ -194,7 +195,7 @@ def require_own_files(root: Path, name: str, is_checked: Callable[[str], bool] =
 
 
 @contextmanager
-def open_regular_file(path: Path, *, follow: bool = True) -> Iterator[BinaryIO]:
+def open_regular_file(path: Path, *, follow: bool = True) -> Iterator[BufferedReader]:
     """Open a file to read; `IsADirectoryError` if it is a folder, pipe or device, or a link unless `follow`."""
     # O_NONBLOCK: opening a pipe would wait until a process writes to it.
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)

@@ -13,13 +13,13 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.process import default_cache_root
 from eigen_core.common.progress import report_progress
 from eigen_core.config import Config, MarketConfig
-from eigen_core.machine import release_free_memory
+from eigen_core.machine import headroom_bytes, release_free_memory
 from eigen_core.market.cleaning import CleanPrices, clean_prices
 from eigen_core.market.events import apply_events, described_events, refuse_suspicious
 from eigen_core.market.features import PanelFeatures, Series, feature_functions, look_ahead_of_functions
 from eigen_core.market.formats import BAR
 from eigen_core.market.panel import Panel, Splits, load_panel, normalise, panel_fingerprint, store_panel
-from eigen_core.market.reading import Source, find_source, read_source, require_memory_to_read
+from eigen_core.market.reading import Source, find_source, read_source
 from eigen_core.market.report import DataReport, describe_rows, distorting_rows
 from eigen_core.market.trading_days import PriceRows, rows_of_days
 
@@ -91,11 +91,10 @@ def read_rows(source: Source, config: Config) -> PriceRows:
     """Read the rows in the period of `config.market`, changed by `market.events`; with `market.suspicious=drop` without
     those that distort metrics and after which the price comes back. `InputError` if the period has no rows, memory is
     too small for the files, an event does not fit, or over 5 % of rows would be dropped."""
-    require_memory_to_read(source, config)
     bundled = {} if config.market.data is not None else {"layout": "wide"}
     market = config.market.model_copy(update=bundled)
     parts = []
-    for part in read_source(source, market):
+    for part in read_source(source, market, headroom_bytes(config.memory)):
         parts.append(part)
         report_progress(_PROGRESS, _STEPS // 2 * len(parts) // len(source.files), _STEPS)
     rows = apply_events(rows_of_days(parts, market, str(source.path)), market, str(source.path))

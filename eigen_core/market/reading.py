@@ -17,15 +17,15 @@ from urllib.parse import unquote
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import ArrayLike, NDArray
 
 from eigen_core.common.errors import InputError
+from eigen_core.common.files import open_regular_file
 from eigen_core.common.text import size
-from eigen_core.config import Config, MarketConfig
+from eigen_core.config import MarketConfig
 from eigen_core.config.market import path_of_data
-from eigen_core.machine import headroom_bytes
 from eigen_core.market import formats
+from eigen_core.market.arrow_tables import read_table, table_bytes
 from eigen_core.market.formats import ALIASES, BAR, PRICE_ROLES, LayoutError, Role, clean_text, heading_key
 
 MEMORY_PER_BYTE = 9
@@ -38,6 +38,7 @@ _LEAST_BYTES = 200_000_000
 # Largest size after decompression; gzip shrinks prices to a quarter or a tenth.
 _LARGEST_RATIO, _DECOMPRESSED_BYTES = 40, 1 << 26
 
+_GZIP = b"\x1f\x8b"
 _FORMS = {"csv": r"\.(csv|tsv|txt)", "parquet": r"\.(parquet|pq)", "arrow": r"\.(feather|arrow|ipc)"}
 # A .txt file in a folder is a price file only if it begins like Stooq's files, old or new.
 _TEXT_OF_PRICES = (b"<TICKER>", b"Date,Open,High,Low,Close,Volume,OpenInt")
@@ -79,21 +80,23 @@ class SourceFile:
     def name(self) -> str:
         return "/".join([*(f"{key}={value}" for key, value in self.partition), self.path.name])
 
-    def read(self) -> bytes:
-        """Return the decompressed content; `InputError` if the file is unreadable, damaged or not that of `sha256`."""
+    def read(self, most: int) -> bytes:
+        """Return the decompressed content, but at most `most` + 1 bytes of it; `InputError` if the file is unreadable,
+        damaged or not that of `sha256`."""
         try:
-            content = self.path.read_bytes()
+            with open_regular_file(self.path) as file:
+                content = file.read()
             if hashlib.sha256(content).hexdigest() != self.sha256:
                 raise InputError(f"{self.path} changed while it was read: start again when it is complete.")
-            if not content.startswith(b"\x1f\x8b"):
+            if not content.startswith(_GZIP):
                 return content
-            most = _most_bytes(len(content))
-            content = gzip.GzipFile(fileobj=io.BytesIO(content)).read(most + 1)
+            largest = _most_bytes(len(content))
+            content = gzip.GzipFile(fileobj=io.BytesIO(content)).read(min(largest, most) + 1)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise InputError(f"{self.path} is damaged: it cannot be decompressed ({error}).") from error
         except OSError as error:
             raise InputError(_unreadable(self.path, error)) from error
-        if len(content) > most:
+        if len(content) > largest:
             raise InputError(
                 f"{self.path} decompresses to more than {_LARGEST_RATIO} times its size, as prices do not: correct the "
                 "file, or give it uncompressed."
@@ -138,22 +141,15 @@ def symbol_in(name: str, symbol_from: str) -> str:
     return found["symbol"] if found else ""
 
 
-def require_memory_to_read(source: Source, config: Config) -> None:
-    """Raise `InputError` if reading `source` would take the memory to `memory.hard` of a limit, by its files' sizes."""
-    text = 0
-    for path in (file.path for file in source.files):
-        text += (length := path.stat().st_size)
-        if path.suffix == ".gz" and length > 4:
-            with path.open("rb") as file:
-                file.seek(-4, 2)
-                # Uncompressed length modulo 4 GiB; it may be damaged.
-                text += max(0, min(int.from_bytes(file.read(), "little"), _most_bytes(length)) - length)
-    need = text * (WIDE_MEMORY_PER_BYTE if config.market.layout == "wide" else MEMORY_PER_BYTE)
-    if need >= _LEAST_BYTES and need > (left := headroom_bytes(config.memory)):
-        raise InputError(
-            f"{source.path} holds {size(text)} of prices: reading them takes about {size(need)} of memory, but only "
-            f"{size(left)} is available. Give fewer days or symbols, or more memory."
-        )
+def _stored_bytes(path: Path) -> int:
+    """Return a file's size; of gzip, what it says at its end about the size after decompression."""
+    with open_regular_file(path) as file:
+        packed, length = file.read(len(_GZIP)) == _GZIP, file.seek(0, 2)
+        if not packed or length < 18:
+            return length
+        file.seek(-4, 2)
+        # Modulo 4 GiB; it may be damaged, or that of the last of several parts.
+        return min(int.from_bytes(file.read(), "little"), _most_bytes(length))
 
 
 def _most_bytes(compressed: int) -> int:
@@ -172,7 +168,7 @@ def _source_file(path: Path, partition: Partition, symbol_from: str | None, alon
     symbol = named if is_symbol else ""
     if symbol_from is not None and not (symbol := symbol_in(path.name, symbol_from)):
         raise InputError(f"{path} does not match market.symbol_from={symbol_from}: rename it or change the setting.")
-    with path.open("rb") as file:
+    with open_regular_file(path) as file:
         return SourceFile(path, _form_of(path), symbol, hashlib.file_digest(file, "sha256").hexdigest(), partition)
 
 
@@ -204,7 +200,7 @@ def _is_price_file(path: Path) -> bool:
         return False
     if path.suffix.lower() != ".txt":
         return True
-    with path.open("rb") as file:
+    with open_regular_file(path) as file:
         return file.read(max(map(len, _TEXT_OF_PRICES))).startswith(_TEXT_OF_PRICES)
 
 
@@ -263,11 +259,31 @@ class FileRows:
     vendor: formats.Vendor | None
 
 
-def read_source(source: Source, market: MarketConfig) -> Iterator[FileRows]:
-    """Read the files of `source` one after another; `InputError` if one is damaged or its columns are unknown."""
+def read_source(source: Source, market: MarketConfig, available: int) -> Iterator[FileRows]:
+    """Read the files of `source` one after another.
+
+    Raises:
+        InputError: a file is damaged, or its columns are unknown; or all take more than the `available` memory (bytes),
+            by their sizes, by what Parquet and Arrow files say, and by what gzip has decompressed so far.
+    """
+    per_byte = WIDE_MEMORY_PER_BYTE if market.layout == "wide" else MEMORY_PER_BYTE
+    most = max(available, _LEAST_BYTES) // per_byte
+
+    def require_memory(text: int) -> None:
+        if text > most:
+            raise InputError(
+                f"{source.path} holds {size(text)} of prices: reading them takes about {size(text * per_byte)} of "
+                f"memory, but only {size(available)} is available. Give fewer days or symbols, or more memory."
+            )
+
+    require_memory(sum(_stored_bytes(file.path) for file in source.files))
+    read = 0
     for file in source.files:
         try:
-            content = file.read()
+            content = file.read(most - read)
+            require_memory(read + len(content))
+            read += len(content) if file.form == "csv" else max(len(content), table_bytes(content, file.form))
+            require_memory(read)
             table = _csv_table(content, file, market) if file.form == "csv" else _arrow_table(content, file, market)
             del content
             rows = table.rows()
@@ -579,10 +595,7 @@ def _decimal_mark(content: bytes, start: int, separator: str, market: MarketConf
 
 
 def _arrow_table(content: bytes, file: SourceFile, market: MarketConfig) -> _Table:
-    if file.form == "parquet":
-        stored = pq.read_table(pa.BufferReader(content))
-    else:
-        stored = (pa.ipc.open_file if content.startswith(b"ARROW1") else pa.ipc.open_stream)(content).read_all()
+    stored = read_table(content, file.form, _most_bytes(len(content)))
     schema = stored.schema
     try:
         # Metadata of the data frame that pandas wrote.
@@ -590,11 +603,8 @@ def _arrow_table(content: bytes, file: SourceFile, market: MarketConfig) -> _Tab
     except (ValueError, TypeError, RecursionError):
         notes = {}
     index, levels_noted = (each if isinstance(each := notes.get(key), list) else [] for key in _PANDAS_NOTES)
-    stored = stored.select(sorted(range(len(schema)), key=lambda place: schema.names[place] not in index))
-    binary = {pa.binary(), pa.large_binary()}
-    fields = [pa.field(each.name, pa.string() if each.type in binary else each.type) for each in stored.schema]
-    stored = stored.cast(pa.schema(fields))
-    stored.validate(full=True)
+    order = sorted(range(len(schema)), key=lambda place: schema.names[place] not in index)
+    stored = stored.select(order).replace_schema_metadata()
     try:
         cells = stored.to_pandas(date_as_object=False)
     except KeyError as error:

@@ -17,7 +17,7 @@ from market_cases import business_days, cleaned, random_bars, small_config, writ
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.config.market import BUNDLED, path_of_data
-from eigen_core.machine.memory_usage import own_resident_bytes
+from eigen_core.machine.memory_usage import own_resident_bytes, peak_resident_bytes, reset_peak
 from eigen_core.market import build_panel
 from eigen_core.market.audit import audit_market
 from eigen_core.market.build import TrainingDays, inference_panel
@@ -171,6 +171,37 @@ def test_prices_that_do_not_fit_are_refused_unread(tmp_path: Path, packed: bool,
     ):
         with pytest.raises(InputError, match=rf"holds 60(\.\d)? MB of prices: reading them takes about {need}"):
             read()
+
+
+def repeated_rows(path: Path) -> None:
+    """Write a small file that takes gigabytes: of rows or of a long text that repeat, or gzip of several parts."""
+    if path.suffix == ".csv":
+        path.write_bytes(gzip.compress(b"date,symbol,close\n" + b"2020-01-02,A,1\n" * 1_000_000) * 4)
+        return
+    text, rows = ("A" * 1_000_000, 3_000) if path.stem == "text" else ("A", 5_000_000)
+    first = np.zeros(rows, dtype=np.int32)
+    columns = {
+        name: pa.DictionaryArray.from_arrays(first, [each]) for name, each in (("date", "2020-01-02"), ("symbol", text))
+    }
+    table = pa.table({**columns, "close": np.ones(rows)})
+    if path.suffix == ".parquet":
+        pq.write_table(table, path)
+    else:
+        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema, options=options) as writer:
+            writer.write_table(table)
+
+
+@pytest.mark.parametrize("name", ["rows.parquet", "text.parquet", "rows.arrow", "text.arrow", "parts.csv"])
+def test_small_files_that_take_much_memory_are_refused_before_it(tmp_path: Path, name: str) -> None:
+    repeated_rows(path := tmp_path / name)
+    before = own_resident_bytes()
+    memory = {"limit_gb": (before + 200_000_000) / 0.9 / 1e9}
+    config = small_config(path).model_copy(update={"memory": Config(memory=memory).memory})
+    reset_peak()
+    with pytest.raises(InputError, match=r"reading them takes about|take more than 40 times|decompresses to more"):
+        build_panel(config, tmp_path / "cache")
+    assert peak_resident_bytes() - before < 250_000_000
 
 
 @pytest.mark.thorough
