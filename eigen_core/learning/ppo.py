@@ -29,8 +29,8 @@ from eigen_core.networks.population import Population
 from eigen_core.task import Encoded, Observed, Task
 from eigen_core.task.replay import Column, Replay
 
-_BROUGHT = {"slot": Column(torch.int64), "reward": Column(torch.float32), "terminal": Column(torch.bool)}
-_COMPUTED = {"log_prob": Column(torch.float32)}
+_FLOAT32 = Column(torch.float32)
+_COLUMNS = {"slot": Column(torch.int64), "reward": _FLOAT32, "terminal": Column(torch.bool), "log_prob": _FLOAT32}
 
 
 @dataclass(frozen=True)
@@ -162,15 +162,13 @@ class PpoLearner(BaseLearner[Observed, Encoded]):
         device, task, learner = group.weights.device, self._task, self._learner
         if self._buffer is None:
             size = self._config.population.size
-            self._buffer = TrajectoryBuffer(
-                task.episode_steps, size, self._episodes, _BROUGHT, device, computed=_COMPUTED
-            )
+            self._buffer = TrajectoryBuffer(task.episode_steps, size, self._episodes, _COLUMNS, device)
         buffer = self._buffer
         buffer.finish(plan.lengths.flatten(), plan.agents)
         # Slots beyond an episode's end repeat its last step.
         steps = np.minimum(np.arange(task.episode_steps), plan.lengths[..., None] - 1)
         slots = torch.tensor((plan.starts[..., None] + steps) % replay.capacity, device=device)
-        columns = {name: buffer.by_agent(name, plan.agents) for name in (*_BROUGHT, *_COMPUTED, "value")}
+        columns = {name: buffer.by_agent(name, plan.agents) for name in (*_COLUMNS, "value")}
         columns["slot"].copy_(slots)
         critic = task.critic_layout.views(group.weights[:, self._critic])
         actor = task.actor_layout.views(group.weights[:, self._actor])

@@ -7,8 +7,6 @@ the second dimension. A slot is the index of a step of a trajectory in the first
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from math import prod
 
 import numpy as np
 import torch
@@ -22,13 +20,9 @@ VALUE, ADVANTAGE, RETURN = "value", "advantage", "return"
 ALL_AGENTS = slice(None)
 
 _ESTIMATES = {name: Column(torch.float32) for name in (VALUE, ADVANTAGE, RETURN)}
-_PIECE_BYTES = 8 << 20
 _STEPS = 128
 """Steps whose advantages are computed together."""
 _LEAST_DEVIATION = 1e-8
-
-Trajectory = Mapping[str, Tensor]
-"""The columns of one trajectory, each `[steps, ...]`; `final` columns have one row more, after the last step."""
 
 
 @dataclass(frozen=True)
@@ -47,14 +41,13 @@ class Minibatches:
 class TrajectoryBuffer:
     """Trajectories of all agents, each an episode, or the part of one up to a time limit.
 
-    Memory is allocated once; on the CPU, steps that were never written take no memory. Fill it step by step
-    (`write`, then `finish`), or copy whole trajectories in pieces of bounded size (`update`).
+    Memory is allocated once; on the CPU, steps that were never written take no memory. To fill it, write into the views
+    that `column` and `by_agent` return, and call `finish`.
 
     Args:
         steps, trajectories: most steps of a trajectory, and number of trajectories of each agent.
-        columns: tensors stored for each step, by name: `reward`, float32; `terminal`, bool; and any others.
-        final: names of columns with a row after the last step too: the observations, if a trajectory can be truncated.
-        computed: columns that a learner computes and writes, besides `value`, `advantage` and `return`.
+        columns: tensors stored for each step, by name: `reward`, float32; `terminal`, bool; and any others, besides
+            `value`, which has a row after the last step too, `advantage` and `return`.
 
     Attributes:
         lengths: number of stored steps of each trajectory, int64 `[agents * trajectories]`, on the host.
@@ -70,47 +63,25 @@ class TrajectoryBuffer:
         trajectories: int,
         columns: Mapping[str, Column],
         device: torch.device,
-        final: Sequence[str] = (),
-        computed: Mapping[str, Column] | None = None,
     ) -> None:
-        own = {**(computed or {}), **_ESTIMATES}
         self.steps, self.agents, self.trajectories = steps, agents, trajectories
         total = agents * trajectories
         self._device = device
-        self._stored = dict(columns)
-        self._with_final = {*final, VALUE}
         self._columns = {
-            name: unwritten((self._rows(name, steps), total, *kind.shape), kind.dtype, device)
-            for name, kind in {**columns, **own}.items()
+            name: unwritten((steps + (name == VALUE), total, *kind.shape), kind.dtype, device)
+            for name, kind in {**columns, **_ESTIMATES}.items()
         }
         self._device_lengths = torch.zeros(total, dtype=torch.int64, device=device)
         self.lengths: NDArray[np.int64] = np.zeros(total, dtype=np.int64)
 
-    @property
-    def device(self) -> torch.device:
-        """The buffer's device, always with its index (`cuda:0`)."""
-        return self._device_lengths.device
-
     def column(self, name: str, agents: slice = ALL_AGENTS) -> Tensor:
-        """Return a view of a column, `[steps, agents * trajectories, ...]`; one row more if it is a `final` column."""
+        """Return a view of a column, `[steps, agents * trajectories, ...]`; `value` has one row more."""
         return self._columns[name][:, self._trajectories_of(agents)]
 
     def by_agent(self, name: str, agents: slice = ALL_AGENTS) -> Tensor:
         """Return a view of a column, `[agents, trajectories, steps, ...]`; it is not contiguous."""
         column = self.column(name, agents)
         return column.view(len(column), -1, self.trajectories, *column.shape[2:]).movedim(0, 2)
-
-    @torch.no_grad()
-    def write(self, step: int, rows: Mapping[str, Tensor], agents: slice = ALL_AGENTS) -> None:
-        """Store columns of one step, `[agents * trajectories, ...]`; `ValueError` for a wrong name, dtype or shape."""
-        part = self._trajectories_of(agents)
-        for name, row in rows.items():
-            if name not in self._columns:
-                raise ValueError(f"There is no column {name} among {sorted(self._columns)}.")
-            target = self._columns[name][step][part]
-            if not torch.can_cast(row.dtype, target.dtype) or row.shape != target.shape:
-                raise ValueError(f"{name} of a step is {_kind_of(row)}, not {_kind_of(target)}.")
-            target.copy_(row)
 
     def finish(self, lengths: NDArray[np.int64], agents: slice = ALL_AGENTS) -> None:
         """Set how many steps of each trajectory are stored, int64 `[agents * trajectories]`.
@@ -124,27 +95,6 @@ class TrajectoryBuffer:
             raise ValueError(f"Trajectory lengths must be 0 to {self.steps}, not {lengths.min()} to {lengths.max()}.")
         self.lengths[part] = lengths
         self._device_lengths[part].copy_(torch.from_numpy(self.lengths[part]))
-
-    @torch.no_grad()
-    def update(self, trajectories: Sequence[Trajectory], agents: slice = ALL_AGENTS) -> None:
-        """Replace all trajectories of `agents` by these, of any lengths; if these are fewer, the others get length 0.
-
-        Floats and integers are converted to the dtypes of the buffer's columns.
-
-        Raises:
-            ValueError: there are no or too many trajectories, or the columns of one do not fit; nothing has changed.
-        """
-        part = self._trajectories_of(agents)
-        most = part.stop - part.start
-        if not 0 < len(trajectories) <= most:
-            raise ValueError(f"{len(trajectories)} trajectories were given, not 1 to {most}.")
-        lengths = np.zeros(most, dtype=np.int64)
-        for index, trajectory in enumerate(trajectories):
-            lengths[index] = self._checked_length(f"Trajectory {index}", trajectory)
-        for index, trajectory in enumerate(trajectories):
-            for name, source in trajectory.items():
-                self._copy(source, self._columns[name][: len(source), part.start + index])
-        self.finish(lengths, agents)
 
     def estimate_advantages(self, discount: float | Tensor, trace_decay: float, agents: slice = ALL_AGENTS) -> None:
         """Write the columns `advantage` (generalised advantage estimates) and `return` (advantage plus value).
@@ -215,8 +165,8 @@ class TrajectoryBuffer:
         return Minibatches(torch.from_numpy(dealt).to(self._device), torch.from_numpy(counted).to(self._device))
 
     def pick(self, slots: Tensor, *names: str) -> dict[str, Tensor]:
-        """Return the named columns at `slots`, int64 of any shape: `[*slots, ...]`; no names: all of `columns`."""
-        return {name: self._columns[name].flatten(0, 1)[slots] for name in names or self._stored}
+        """Return the named columns at `slots`, int64 of any shape: `[*slots, ...]`."""
+        return {name: self._columns[name].flatten(0, 1)[slots] for name in names}
 
     def _trajectories_of(self, agents: slice) -> slice:
         numbers = range(self.agents)[agents]
@@ -226,80 +176,6 @@ class TrajectoryBuffer:
         total = self.agents * self.trajectories
         numbers = range(agent * self.trajectories, (agent + 1) * self.trajectories)
         return np.concatenate([np.arange(self.lengths[number]) * total + number for number in numbers])
-
-    def _rows(self, name: str, steps: int) -> int:
-        return steps + (name in self._with_final)
-
-    def _checked_length(self, called: str, trajectory: Trajectory) -> int:
-        if trajectory.keys() != self._stored.keys():
-            raise ValueError(f"{called} has the columns {sorted(trajectory)}, not {sorted(self._stored)}.")
-        length = len(trajectory[REWARD])
-        if not 0 < length <= self.steps:
-            raise ValueError(f"{called} has {length:,} steps, not 1 to {self.steps:,}.")
-        for name, kind in self._stored.items():
-            column = trajectory[name]
-            if not torch.can_cast(column.dtype, kind.dtype) or tuple(column.shape[1:]) != kind.shape:
-                wanted = ", ".join(map(str, ("steps", *kind.shape)))
-                raise ValueError(f"{called} has {name} as {_kind_of(column)}, not {kind.dtype} [{wanted}].")
-            if column.device.type != "cpu" and column.device != self.device:
-                raise ValueError(f"{called} has {name} on {column.device}, neither on {self.device} nor on the CPU.")
-            rows = self._rows(name, length)
-            if len(column) != rows:
-                raise ValueError(f"{called} has {len(column):,} rows of {name}, not {rows:,} for its {length:,} steps.")
-        return length
-
-    def _copy(self, source: Tensor, target: Tensor) -> None:
-        if source.device.type == "cpu" != self.device.type:
-            self._staging.copy(source, target)
-            return
-        for part, there in _pieces_of(source, target, _PIECE_BYTES):
-            there.copy_(part)
-
-    @cached_property
-    def _staging(self) -> "HostToDevice":
-        rows = (prod(kind.shape) * kind.dtype.itemsize for kind in self._stored.values())
-        return HostToDevice(self.device, max(_PIECE_BYTES, *rows))
-
-
-class HostToDevice:
-    """Copies tensors from the host to a device while the device computes, through memory of bounded size.
-
-    It has two pinned buffers of `piece_bytes`: it fills one, in the target's dtype, while it sends the other.
-    """
-
-    def __init__(self, device: torch.device, piece_bytes: int = _PIECE_BYTES) -> None:
-        self._on_gpu = device.type == "cuda"
-        self._size = piece_bytes
-        self._pinned = [torch.empty(piece_bytes, dtype=torch.uint8, pin_memory=self._on_gpu) for _ in range(2)]
-        self._arrived = torch.empty(piece_bytes, dtype=torch.uint8, device=device)
-        self._sent = [
-            torch.cuda.Event() if self._on_gpu else None  # type: ignore[no-untyped-call] # torch has no annotation here
-            for _ in self._pinned
-        ]
-        self._turn = 0
-
-    def copy(self, source: Tensor, target: Tensor) -> None:
-        """Copy `[rows, ...]` from the host to the device; once this returns, `source` may be overwritten."""
-        for part, there in _pieces_of(source, target, self._size):
-            self._turn = 1 - self._turn
-            sent = self._sent[self._turn]
-            if sent is not None:
-                sent.synchronize()
-            pinned, arrived = (_shaped(memory, there) for memory in (self._pinned[self._turn], self._arrived))
-            pinned.copy_(part)
-            arrived.copy_(pinned, non_blocking=True)
-            if sent is not None:
-                sent.record()
-            there.copy_(arrived)
-
-
-def _pieces_of(source: Tensor, target: Tensor, piece_bytes: int) -> Iterator[tuple[Tensor, Tensor]]:
-    rows = max(piece_bytes // max(prod(target.shape[1:]) * target.element_size(), 1), 1)
-    yield from zip(torch.split(source, rows), torch.split(target, rows), strict=True)
-
-
-def _shaped(memory: Tensor, like: Tensor) -> Tensor:
-    return memory[: like.nbytes].view(like.dtype).view(like.shape)
 
 
 def _pieces(steps: int) -> Iterator[slice]:
@@ -330,7 +206,3 @@ def _sum_by_agent(totals: Tensor, trajectories: int) -> Tensor:
     """Return for each trajectory the sum over its agent's trajectories: float64 `[agents * trajectories]`."""
     first, *others = totals.view(-1, trajectories).unbind(1)
     return sum(others, start=first).repeat_interleave(trajectories)
-
-
-def _kind_of(tensor: Tensor) -> str:
-    return f"{tensor.dtype} {list(tensor.shape)}"
