@@ -2,10 +2,9 @@
 
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -14,18 +13,16 @@ import torch
 from eigen_core.checkpoint.integrity import CONFIG_NAME
 from eigen_core.checkpoint.store import ANOTHER_FOLDER
 from eigen_core.checkpoint.store_location import run_root
-from eigen_core.common.errors import End, InputError
+from eigen_core.common.errors import End
 from eigen_core.common.files import nearest_existing, require_place
 from eigen_core.common.text import percent, size
-from eigen_core.config import BatchLearnerConfig, BatchSamplingConfig, Config, merge
-from eigen_core.config.loading import config_from_values
+from eigen_core.config import Config
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.generation import resolve_device
 from eigen_core.machine import DeviceLimit, HostLimit, device_limit, host_limits, release_free_memory
 from eigen_core.machine.allocation import owned_bytes
 from eigen_core.machine.limits import Limit
 from eigen_core.machine.memory_usage import SystemMeter, Usage
-from eigen_core.networks.encoders import encoder_class
 from eigen_core.planning.memory_parts import (
     CUDA_CONTEXT_BYTES,
     PHASES,
@@ -47,7 +44,10 @@ _TIMES_COUNTED, _ROOM_BYTES = 2, 4_000_000_000
 # Measured on Linux with glibc, torch 2.13 (CPU) and Prefect 3.8.8, at the peak of a training: mostly stacks of threads.
 _ADDRESSES_WITHOUT_MEMORY = 1_900_000_000
 
-_MOST_SUGGESTED = 3
+_MEMORY_ADVICE = (
+    "Lower population.group_size to 1, which leaves the results on a CPU as they are, or lower learner.batch_size, "
+    "replay.capacity or population.size."
+)
 DISK_ADVICE = f"Free some space, keep fewer generations (checkpoint.keep_last), or {ANOTHER_FOLDER}."
 Where = Literal["host", "device", "disk"]
 
@@ -89,28 +89,6 @@ class LimitCheck:
 
 
 @dataclass(frozen=True)
-class Suggestion:
-    """Settings (as `--set` takes them) that lower the peak of a run.
-
-    `saved_bytes` is the reduction of the peaks that do not fit; `fits`: with these settings the memory is enough;
-    `same_result`: the run's results keep their bits.
-    """
-
-    settings: Mapping[str, int | str]
-    saved_bytes: int
-    fits: bool
-    same_result: bool
-
-    def __str__(self) -> str:
-        """The suggestion as a phrase: "network.column_chunk=8 saves 1.90 GB and makes it fit"."""
-        settings = " ".join(f"{key}={value}" for key, value in self.settings.items())
-        return (
-            f"{settings} save{'s' if len(self.settings) == 1 else ''} {size(self.saved_bytes)}"
-            f"{' and makes it fit' if self.fits else ''}{' (the same run, bit for bit)' if self.same_result else ''}"
-        )
-
-
-@dataclass(frozen=True)
 class RunPlan:
     """Memory and disk of a run, and whether this machine has them.
 
@@ -119,7 +97,6 @@ class RunPlan:
             lack the memory of computations.
         checks: one each for the host's memory, for the GPU's if the run uses one, and for the disk.
         limits, device_limit: memory limits of this machine; no `device_limit` without a GPU.
-        suggestions: settings that lower its memory; empty if its memory fits.
     """
 
     data: TaskData
@@ -130,7 +107,6 @@ class RunPlan:
     checks: tuple[LimitCheck, ...]
     limits: tuple[HostLimit, ...] = ()
     device_limit: DeviceLimit | None = None
-    suggestions: tuple[Suggestion, ...] = ()
 
     @classmethod
     def of(
@@ -141,7 +117,7 @@ class RunPlan:
         limits: Mapping[Where, Limit] | None = None,
         own_bytes: int = 0,
     ) -> "RunPlan":
-        """Return the plan of a run below `limits`, without suggestions.
+        """Return the plan of a run below `limits`.
 
         Args:
             measured: result or failure of the run's probe; None: it was not probed.
@@ -198,19 +174,11 @@ class RunPlan:
             return f"The run fits: {'; '.join(map(str, self.memory_checks))}."
         sentences = [f"The run does not fit: {'; '.join(map(str, lacking))}."]
         if not self.fits_memory:
-            sentences.append(self._advice())
+            no_gpu = self.sizes.device == "cuda" and self.device_limit is None
+            sentences.append("Use device cpu or auto, or check the driver." if no_gpu else _MEMORY_ADVICE)
         if disk and not self.fits_disk:
             sentences.append(DISK_ADVICE)
         return " ".join(sentences)
-
-    def _advice(self) -> str:
-        if self.sizes.device == "cuda" and self.device_limit is None:
-            return "Use device cpu or auto, or check the driver."
-        enough = [suggestion for suggestion in self.suggestions if suggestion.fits]
-        shown = "; ".join(map(str, (enough or self.suggestions)[:_MOST_SUGGESTED]))
-        if enough:
-            return f"What helps: {shown}."
-        return f"{f'What helps: {shown}; but no' if shown else 'No'} setting is enough: the run needs more memory."
 
 
 class RunTooLargeError(Exception):
@@ -264,33 +232,25 @@ def plan_run(
         for limit, counted in zip(limits, usage.counted, strict=True)
     )
 
-    def plan_with(changed: Config, *, anew: bool) -> RunPlan:
-        """Return a configuration's plan, probed if the memory that can be counted fits; `anew`: not from the cache."""
-        sizes = Sizes.of(changed, data)
-        available: dict[Where, Limit] = {"host": _available(limits, usage, sizes, hard)}
-        if missing:
-            available["device"] = Limit(0, "torch finds no GPU here")
-        elif of_device is not None:
-            taken = usage.device.taken - usage.device.reserved - CUDA_CONTEXT_BYTES if usage.device else 0
-            available["device"] = _left(of_device, hard, taken, _OTHERS)
-        available["disk"] = disk
-        plan = RunPlan.of(data, sizes, None, available, own)
-        if not plan.fits_memory:
-            return plan
-        found: ProbeResult | ProbeFailure | None = None if anew else cached_probe(changed, data)
-        if found is None and (anew or not _is_roomy(plan)):
-            found = probe(changed, shape, for_probe)
+    sizes = Sizes.of(config, data)
+    available: dict[Where, Limit] = {"host": _available(limits, usage, sizes, hard)}
+    if missing:
+        available["device"] = Limit(0, "torch finds no GPU here")
+    elif of_device is not None:
+        taken = usage.device.taken - usage.device.reserved - CUDA_CONTEXT_BYTES if usage.device else 0
+        available["device"] = _left(of_device, hard, taken, _OTHERS)
+    available["disk"] = disk
+    plan = RunPlan.of(data, sizes, None, available, own)
+    if plan.fits_memory:
+        found: ProbeResult | ProbeFailure | None = None if measured else cached_probe(config, data)
+        if found is None and (measured or not _is_roomy(plan)):
+            found = probe(config, shape, for_probe)
             if isinstance(found, ProbeResult):
-                cache_probe(changed, data, found)
+                cache_probe(config, data, found)
             else:
                 logger.info("In phase %s, %s. The memory plan is a lower bound.", found.phase, found.why)
-        return RunPlan.of(data, sizes, found, available, own)
-
-    plan = plan_with(config, anew=measured)
-    suggestions: list[Suggestion] = []
-    if not plan.fits_memory and not missing:
-        suggestions = suggestions_for(plan, lambda changed: plan_with(changed, anew=False))
-    return replace(plan, limits=limits, device_limit=of_device, suggestions=tuple(suggestions))
+        plan = RunPlan.of(data, sizes, found, available, own)
+    return replace(plan, limits=limits, device_limit=of_device)
 
 
 def _disk_room(settings: CheckpointConfig, run: str | None) -> Limit:
@@ -345,80 +305,3 @@ def _left(limit: Limit, hard: float, taken: int, words: str) -> Limit:
     less = f", less {size(taken)} {words}" if taken > 0 else ""
     left = max(int(hard * limit.bytes) - max(taken, 0), 0)
     return Limit(left, f"{percent(hard, 0)} of {size(limit.bytes)}, {limit.origin}{less}")
-
-
-_MOST_PLANS = 8
-# A saving below this share of the peaks that do not fit is not worth a change.
-_LEAST_SHARE = 0.01
-_FEWEST_AGENTS = 4
-_FEWEST_COLUMNS = 8
-_SMALLEST_BATCH = 16
-Settings = Mapping[str, int | str]
-
-
-def suggestions_for(plan: RunPlan, plan_with: Callable[[Config], RunPlan]) -> list[Suggestion]:
-    """Return settings that would make the memory of a run fit, or at least lower it.
-
-    Settings are tried one by one, from the smallest change of the run to the largest, until one makes it fit. If none
-    does, all that lower it are combined. `plan_with` returns the plan of another configuration under the same limits.
-    """
-    worth = _LEAST_SHARE * sum(check.peak_bytes for check in plan.memory_checks if not check.fits)
-    found: list[Suggestion] = []
-    for settings, same_result in islice(_changes(plan), _MOST_PLANS):
-        suggestion = _tried(plan, settings, plan_with, same_result=same_result)
-        if suggestion is not None and suggestion.fits:
-            return [suggestion]
-        if suggestion is not None and suggestion.saved_bytes > worth:
-            found.append(suggestion)
-    # If a setting was tried with several values, its last value saves most.
-    combined = {key: value for suggestion in found for key, value in suggestion.settings.items()}
-    if len(combined) > 1:
-        same_result = all(suggestion.same_result for suggestion in found)
-        suggestion = _tried(plan, combined, plan_with, same_result=same_result)
-        found += [] if suggestion is None else [suggestion]
-    return found
-
-
-def _tried(
-    plan: RunPlan, settings: Settings, plan_with: Callable[[Config], RunPlan], *, same_result: bool
-) -> Suggestion | None:
-    """Return `settings` as a suggestion, from the plan of the run with them; None if they are invalid."""
-    values = plan.sizes.config.model_dump(mode="json")
-    for key, value in settings.items():
-        section, _, name = key.partition(".")
-        values = merge(values, {section: {name: value}})
-    try:
-        new = plan_with(config_from_values(values))
-    except InputError:
-        return None
-    pairs = zip(plan.memory_checks, new.memory_checks, strict=True)
-    saved = sum(max(before.peak_bytes - after.peak_bytes, 0) for before, after in pairs if not before.fits)
-    return Suggestion(settings, saved, new.fits_memory, same_result)
-
-
-def _changes(plan: RunPlan) -> Iterator[tuple[Settings, bool]]:
-    """Yield settings that may lower the memory, and whether they keep the run's bits: the smallest changes first."""
-    config, sizes, measured = plan.sizes.config, plan.sizes, plan.measured
-    learner, agents = config.learner, config.population.size
-    together = max(measured.playing, measured.learning) if isinstance(measured, ProbeResult) else agents
-    if together > 1:
-        # The bits of an agent may depend on its group on a GPU.
-        yield {"population.group_size": 1}, sizes.device == "cpu"
-    convolves = encoder_class(config.network).block_bound
-    if convolves and config.network.column_chunk != _FEWEST_COLUMNS:
-        yield {"network.column_chunk": _FEWEST_COLUMNS}, False
-    capacity = config.replay.capacity // 2
-    fewest = max(config.replay.minimum, sizes.rows_per_generation, config.replay.capacity // 16 + 1)
-    while capacity >= fewest:
-        if capacity < sizes.rows_stored or sizes.device == "cuda":
-            yield {"replay.capacity": capacity}, False
-        capacity //= 2
-    if isinstance(learner, BatchLearnerConfig) and learner.batch_size >= 2 * _SMALLEST_BATCH:
-        smaller = {"learner.batch_size": learner.batch_size // 2}
-        if isinstance(learner, BatchSamplingConfig):
-            smaller["learner.accumulation_steps"] = 2 * learner.accumulation_steps
-        yield smaller, False
-    if convolves:
-        yield {"network.encoder": "filter_bank"}, False
-    if agents >= 2 * _FEWEST_AGENTS:
-        yield {"population.size": agents // 2}, False

@@ -172,7 +172,6 @@ def plan_document(config: "Config", run_plan: "RunPlan") -> dict[str, Any]:
         "sentence": run_plan.sentence(),
         "limits": [attributes(limit, "bytes", "origin", "kind") for limit in run_plan.limits],
         "device_limit": None if device_limit is None else attributes(device_limit, "bytes", "origin"),
-        "suggestions": run_plan.suggestions,
     }
 
 

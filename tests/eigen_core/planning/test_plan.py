@@ -1,12 +1,11 @@
 """The plan: sizes in memory and on disk as runs hold them, peaks, checks, workers, settings that fit."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
-from unittest.mock import Mock
 
 import pytest
 import torch
@@ -17,13 +16,12 @@ from training_cases import advance
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config, registry
-from eigen_core.config.learning import batch_setting
 from eigen_core.generation import snapshot, start_training
 from eigen_core.machine.allocation import owned_bytes
 from eigen_core.machine.limits import Limit
 from eigen_core.planning.memory_parts import Part, local_worker_count
 from eigen_core.planning.probe import ProbeFailure, ProbeResult
-from eigen_core.planning.run_plan import RunPlan, Where, suggestions_for
+from eigen_core.planning.run_plan import RunPlan, Where
 from eigen_core.planning.sizes import DiskPlan, Memory, Sizes
 from eigen_core.task import TaskData
 
@@ -222,57 +220,3 @@ def test_uploads_are_counted_where_the_store_is_elsewhere() -> None:
     # The plots come last.
     assert there.upload_bytes == pytest.approx(60 * there.checkpoint_bytes + 240_000, abs=60)
     assert there.local_bytes > 0
-
-
-LARGE = small_config(
-    population={"size": 8}, learner={"batch_size": 32, "block_days": 60}, replay={"capacity": 4_000}, generations=50
-)
-LARGE_PANEL = random_panel(LARGE)
-LIMIT = 655 * MB
-
-
-def planner(train_bytes: Callable[[Config], int]) -> Callable[[Config], RunPlan]:
-    """Return what plans a run whose learning takes what is given."""
-
-    def plan_with(config: Config) -> RunPlan:
-        phases = {**MEASURED.phases, "train": Memory(train_bytes(config))}
-        data = TaskData(LARGE_PANEL)
-        sizes = Sizes.of(config.model_copy(update={"device": "cpu"}), data)
-        return RunPlan.of(data, sizes, replace(MEASURED, phases=phases, playing=8), below(LIMIT))
-
-    return plan_with
-
-
-def test_what_leaves_the_run_as_it_is_is_tried_first_and_is_enough() -> None:
-    plan_with = planner(lambda config: 40 * MB * (config.population.group_size or 8))
-    (found,) = suggestions_for(plan_with(LARGE), plan_with)
-    assert found.settings == {"population.group_size": 1}
-    assert found.fits
-    assert found.same_result
-    # Then playing takes most.
-    assert found.saved_bytes == 240 * MB
-    assert "population.group_size=1 saves 240 MB and makes it fit (the same run, bit for bit)" in str(found)
-
-
-def test_what_does_not_help_is_not_said_and_what_is_not_enough_is_combined() -> None:
-    def train_bytes(config: Config) -> int:
-        return 4 * MB * batch_setting(config.learner, "batch_size") + 8 * MB * config.population.size
-
-    plan_with = planner(train_bytes)
-    found = suggestions_for(plan_with(LARGE), plan_with)
-    keys = [set(suggestion.settings) for suggestion in found]
-    assert {"population.group_size"} not in keys
-    assert {"learner.batch_size", "learner.accumulation_steps"} in keys
-    assert keys[-1] == {"learner.batch_size", "learner.accumulation_steps", "population.size"}
-    assert [suggestion.fits for suggestion in found] == [False] * (len(found) - 1) + [True]
-    assert not found[-1].same_result
-    # No setting that could not be trained.
-    assert suggestions_for(plan_with(LARGE), Mock(side_effect=InputError("the panel has too few days"))) == []
-
-
-@pytest.mark.parametrize("encoder", ["tcn", "filter_bank"])
-def test_fewer_columns_at_a_time_are_suggested_only_where_columns_are_chunked(encoder: str) -> None:
-    config = LARGE.model_copy(update={"network": LARGE.network.model_copy(update={"encoder": encoder})})
-    plan_with = planner(lambda config: 10 * MB * (config.network.column_chunk or 32))
-    settings = [suggestion.settings for suggestion in suggestions_for(plan_with(config), plan_with) if suggestion.fits]
-    assert settings == ([{"network.column_chunk": 8}] if encoder == "tcn" else [])
