@@ -9,20 +9,13 @@ from typing import Literal, get_args
 class End(StrEnum):
     """How a run ended before it was finished; `FOLLOWS` says what follows from it."""
 
-    REFUSED = "refused"
-    """Its settings or its data cannot be used."""
-    DIVERGED = "diverged"
-    """A weight, an action or a reward is not a finite number."""
-    TOO_LARGE = "too large"
-    """By its plan it does not fit into the memory."""
-    GUARD = "memory guard"
-    """The memory guard has stopped it."""
-    DISK_FULL = "disk full"
-    """The disk is full, or by its plan would be."""
-    INTERRUPTED = "interrupted"
-    """It was asked to stop."""
-    OTHER = "failed"
-    """A store, a worker or its process failed."""
+    REFUSED = "refused"  # its settings or its data cannot be used
+    DIVERGED = "diverged"  # a weight, an action or a reward is not a finite number
+    TOO_LARGE = "too large"  # by its plan it does not fit into the memory
+    GUARD = "memory guard"  # the memory guard has stopped it
+    DISK_FULL = "disk full"  # the disk is full, or by the plan would be
+    INTERRUPTED = "interrupted"  # it was asked to stop
+    OTHER = "failed"  # a store, a worker or its process failed
 
     @property
     def of_begun_run(self) -> "End":

@@ -4,6 +4,7 @@ A phase computes without changing the state, and commits its results to it in on
 raised an exception can be called again, as if for the first time. A phase that has committed only returns its result.
 """
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -139,7 +140,12 @@ def _means(curves: Mapping[str, Tensor]) -> dict[str, float]:
 
 
 def evolve(state: TrainingState) -> GenerationRecord:
-    """Breed the next population, complete the generation and return its record; `RuntimeError` before `evaluate`."""
+    """Breed the next population, complete the generation and return its record.
+
+    Raises:
+        FloatingPointError: learning diverged: an action is not finite; nothing is committed.
+        RuntimeError: the generation was not evaluated.
+    """
     result, champion = state.evaluated, state.champion
     if result is None or champion is None:
         if state.history:
@@ -147,6 +153,8 @@ def evolve(state: TrainingState) -> GenerationRecord:
         raise RuntimeError("evolve was called before evaluate.")
     config, generation = state.config, result.generation
     learning, distance = state.learned[1] if state.learned else None, policy_distance(state)
+    if distance is not None and not math.isfinite(distance):
+        raise FloatingPointError("learning diverged: actions are not finite. Lower learner.*_learning_rate.")
     ended = GenerationResult(
         generation=generation,
         population=state.population,

@@ -184,6 +184,16 @@ def test_learning_that_diverges_leaves_the_state_as_it_was() -> None:
     assert content_of(state) == before
 
 
+def test_actions_that_diverge_leave_the_state_as_it_was() -> None:
+    state = small_state()
+    evaluate(state)
+    state.population.weights.fill_(float("inf"))
+    before = content_of(state)
+    with pytest.raises(FloatingPointError, match="actions are not finite"):
+        evolve(state)
+    assert content_of(state) == before
+
+
 def test_evolve_before_evaluate_is_refused() -> None:
     state = small_state(**TINY)
     before = content_of(state)
