@@ -195,13 +195,20 @@ def require_fit(config: Config, data: TaskData, run: str | None = None) -> RunPl
 
     Raises:
         RunTooLargeError: the run does not fit.
-        InputError: a memory limit cannot be read, or `device` is cuda and there is no GPU.
+        InputError: a memory limit cannot be read, `device` is cuda and there is no GPU, or the run's files cannot be
+            written.
     """
     resolve_device(config.device)
+    require_run_folder(config.checkpoint, run)
     run_plan = plan_run(config, data, run, measured=False)
     if not run_plan.fits:
         raise RunTooLargeError(run_plan)
     return run_plan
+
+
+def require_run_folder(settings: CheckpointConfig, run: str | None = None) -> None:
+    """Raise `InputError` if the files of a run (None: any) cannot be written on this machine; write nothing."""
+    require_place(run_root(settings.store, settings.local) / (run or "run") / CONFIG_NAME, ANOTHER_FOLDER)
 
 
 def plan_run(
@@ -254,13 +261,8 @@ def plan_run(
 
 
 def _disk_room(settings: CheckpointConfig, run: str | None) -> Limit:
-    """Return the space for a run's files on this machine: the free space, plus the space that its files take now.
-
-    Raises:
-        InputError: no files can be written there.
-    """
+    """Return the space for a run's files on this machine: the free space, plus the space that its files take now."""
     folder = run_root(settings.store, settings.local)
-    require_place(folder / (run or "run") / CONFIG_NAME, ANOTHER_FOLDER)
     held = 0 if run is None else sum(_size_of(path) for path in (folder / run).rglob("*"))
     free = shutil.disk_usage(nearest_existing(folder)).free
     return Limit(free + held, f"{size(free)} free at {folder}" + f", {size(held)} in the run's files" * (held > 0))

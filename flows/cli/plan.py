@@ -59,9 +59,10 @@ def plan(
     shape = _shape_of(days, columns, assets, config.market.data)
     require_addresses()
     with progress_shown() as display:
-        from eigen_core.planning.run_plan import plan_run
+        from eigen_core.planning.run_plan import plan_run, require_run_folder
         from eigen_core.task import open_data, task_class
 
+        require_run_folder(config.checkpoint)
         data = open_data(config) if shape is None else task_class(config).data_of_shape(config, *shape)
         display.waiting_for("timing a part of a generation")
         run_plan = plan_run(config, data, shape=shape)
