@@ -152,19 +152,18 @@ def test_what_follows_in_a_walk(end: End, trainer: Trainer, monkeypatch: pytest.
     assert sorted(trainer.trained) == ["mine-fold-1-seed-1", "mine-fold-2-seed-1"]
 
 
-@each_error
+@pytest.mark.parametrize("error", ["diverged", "guard", "disk full for the system", "interrupted"])
 @pytest.mark.usefixtures("user_folder")
 def test_a_walk_in_one_process_asks_for_the_same_command_only_if_that_may_help(
-    end: End, error: Callable[[], BaseException], monkeypatch: pytest.MonkeyPatch
+    error: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    end, make = ERRORS[error]
     monkeypatch.setattr("flows.cli.walk.require_trainable", Mock(return_value=([], None)))
     monkeypatch.setattr("flows.cli.console.Display.describe", Mock())
-    monkeypatch.setattr("flows.cli.plan.print_plan", Mock())
-    monkeypatch.setattr("eigen_core.run.train_run", Mock(side_effect=error()))
+    monkeypatch.setattr("eigen_core.run.train_run", Mock(side_effect=make()))
     ended = eigen("walk", "mine", "--folds", "2", "--generations", "1", *SETTINGS)
     assert ended.exit_code != 0
-    if end is not End.OTHER and not isinstance(error(), InputError | RunTooLargeError):
-        assert ("Run the same command again" in ended.stderr) is (FOLLOWS[end]["walk"] is Next.RETRY)
+    assert ("Run the same command again" in ended.stderr) is (FOLLOWS[end]["walk"] is Next.RETRY)
 
 
 @each_error

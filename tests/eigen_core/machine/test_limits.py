@@ -14,7 +14,7 @@ from control_group_cases import VERSION_1, VERSION_2, system
 from eigen_core.common.errors import InputError
 from eigen_core.config.model import MemoryConfig
 from eigen_core.machine import HostLimit, device_limit, host_limits
-from eigen_core.machine.limits import control_groups
+from eigen_core.machine.limits import ControlGroup, control_groups
 from eigen_core.machine.performance import computing_threads, usable_cores
 
 GB = 1_000_000_000
@@ -214,3 +214,9 @@ def test_torch_takes_no_more_threads_than_there_are_cores_unless_that_is_asked_f
         assert torch.get_num_threads() == torchs
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_control_group_has_the_processes_in_it_and_below_it() -> None:
+    groups = list(control_groups())
+    assert all(group.has(os.getpid()) for group in groups)
+    assert not any(ControlGroup(group.version, "/nowhere/else", group.folder).has(os.getpid()) for group in groups)
