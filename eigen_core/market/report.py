@@ -14,7 +14,7 @@ from eigen_core.market.formats import SATURDAY, Days, weekdays_of
 
 SuspiciousKind = Literal[
     "spike", "jump", "move", "proved", "not positive", "unusable", "twice", "adjusted late", "last day", "stale",
-    "unfinished",
+    "unfinished", "unusual hour",
 ]  # fmt: skip
 Dividends = Literal["adjusted", "unadjusted", "unknown"]
 
@@ -34,8 +34,9 @@ _KINDS: dict[SuspiciousKind, str] = {
     "proved": "A change by a factor of two or more that its row proves, since it joins the last close: kept",
     "stale": "The same close on ten or more consecutive days, probably without trading",
     "unfinished": "Bars of the last day end before the usual time",
+    "unusual hour": "A bar before or after the usual hours, which is not part of the day",
 }
-_HARMLESS: frozenset[SuspiciousKind] = frozenset(("move", "proved", "unusable", "stale", "unfinished"))
+_HARMLESS: frozenset[SuspiciousKind] = frozenset(("move", "proved", "unusable", "stale", "unfinished", "unusual hour"))
 
 # The report's sentences in order; each appears if its key's value is neither zero, empty nor false. `{rows:row}` is a
 # number with its noun, a tuple a list of names; an empty template means that the value is a list of sentences.

@@ -19,11 +19,12 @@ from eigen_core.market.report import SuspiciousRow
 Grid = NDArray[np.float64]
 
 _DAYS_TO_JUDGE_BY = 10
-_DAYS_TO_KNOW = 10
+_TRADES_OF_A_WEEK, _TRADES_TO_KNOW = 25, 10
 _ROUNDING = 1e-9
 _MONDAY, _FRIDAY, _SUNDAY = 0, 4, 6
 _BARS = {"weekly": range(6, 9), "monthly": range(26, 34), "quarterly": range(85, 96)}
 _MANY_DAYS, _SOME_DAYS, _MANY_TIMES = 0.5, 0.05, 4
+_UNUSUAL_DAYS = 0.01
 _DAY_OF_BARS = {"open": "first", "high": "max", "low": "min", "volume": "sum"}
 """How pandas aggregates the columns of intraday bars to a day; other columns take the last value."""
 
@@ -105,11 +106,12 @@ def rows_of_days(parts: Sequence[FileRows], market: MarketConfig, where: str) ->
     unfinished = str(day.max().date()) if ((rows["local"] != day) == (day == day.max())).all() else ""
     if has_bars:
         _refuse_bars(rows, market, where)
+        rows, found = _usual_hours(rows, symbols) if market.suspicious != "keep" else (rows, ())
         rows, repeated, unfinished = _days_of_bars(rows, symbols, where)
         counts |= {"bars": int(rows["bars"].sum()), "duplicate_rows": repeated, "time_zone": market.time_zone or ""}
     if unfinished and market.suspicious != "keep" and (rows["day"] < unfinished).any():
         rows = rows[rows["day"] < unfinished]
-        found = (SuspiciousRow("unfinished", "", unfinished, left_out=True),)
+        found += (SuspiciousRow("unfinished", "", unfinished, left_out=True),)
     if has_bars:
         counts["formed_days"] = len(rows)
     else:
@@ -208,6 +210,29 @@ def _refuse_bars(rows: pd.DataFrame, market: MarketConfig, where: str) -> None:
             f"{where} has daily rows of some symbols and intraday bars of others: give only daily rows or only bars, "
             "or name the symbols to read in market.symbols."
         )
+
+
+def _usual_hours(rows: pd.DataFrame, symbols: Sequence[str]) -> tuple[pd.DataFrame, tuple[SuspiciousRow, ...]]:
+    """Return bars without those before or after the usual hours, and these: their close is not that of a session.
+
+    An hour is usual if 1 % of the days have bars as early, and 1 % as late; under 100 days do not show it.
+    """
+    seconds = (rows["local"] - rows["day"]).dt.total_seconds()
+    of_days = seconds.groupby(rows["day"]).agg(["min", "max"])
+    rare = int(_UNUSUAL_DAYS * len(of_days))
+    if not rare:
+        return rows, ()
+    # The first time that more days than `rare` begin by, and the last that more of them end at.
+    first, last = np.sort(of_days["min"])[rare], np.sort(of_days["max"])[-rare - 1]
+    unusual = (seconds < first) | (seconds > last)
+    if not unusual.any():
+        return rows, ()
+    places = rows[unusual].sort_values(["code", "local"])
+    found = tuple(
+        SuspiciousRow("unusual hour", symbols[code], str(day.date()), f"{local:%H:%M}", left_out=True)
+        for code, day, local in zip(places["code"], places["day"], places["local"], strict=True)
+    )
+    return rows[~unusual], found
 
 
 def _days_of_bars(rows: pd.DataFrame, symbols: Sequence[str], where: str) -> tuple[pd.DataFrame, int, str]:
@@ -315,31 +340,34 @@ def known_volumes(prices: Mapping[Role, Grid], volume: Grid, closes: Grid) -> tu
 def sessions_of(priced: NDArray[np.bool_], traded: NDArray[np.bool_], dates: Days) -> NDArray[np.bool_]:
     """Return the days on which the market of each asset is open (its sessions), bool `[days, assets]`.
 
-    The market of asset A is open on a day if some asset B has a price then, and A has so far traded on all weekdays on
-    which B has. So a Saturday is no session of a stock in a file with coins, even if the stock's last close is repeated
-    there without volume, and the days on which a stock alone is halted are sessions. A weekday counts as closed for an
-    asset ten days of the data after it first occurred without a trade of the asset, until the asset trades on it. In
-    these ten days a price without volume counts as a trade.
+    The market of asset A is open on a day on which A trades, or on which some asset B has a price, if the weekdays of B
+    are all weekdays of A. So a Saturday is no session of a stock in a file with coins, even if the stock's last close
+    is repeated there without volume, and the days on which a stock alone is halted are sessions.
+
+    The weekdays of an asset on a day are those of its last 25 days of trading that are also among its next 25; of one
+    side alone if the other has fewer than 10. So they change on the day on which an exchange changes its week. An
+    exchange publishes its calendar in advance; which days an asset trades on is used in its place, and no price is.
 
     Args:
         priced: bool `[days, assets]`, the asset has a price.
-        traded: bool `[days, assets]`, the asset has a price with volume.
+        traded: bool `[days, assets]`, the asset has a price and trades.
         dates: datetime64[D] `[days]`.
     """
-    weekday = np.left_shift(1, weekdays_of(dates.astype("datetime64[D]"))).astype(np.uint8)[:, None]
-
-    def weekdays_until(days: NDArray[np.bool_]) -> NDArray[np.uint8]:
-        return np.bitwise_or.accumulate(np.where(days, weekday, np.uint8(0)), axis=0)
-
-    weekdays = weekdays_until(priced)
-    closed = np.zeros_like(weekdays)
-    for known in (priced, traded):
-        seen = weekdays_until(np.maximum.accumulate(known, axis=0))
-        closed[_DAYS_TO_KNOW:] |= seen[:-_DAYS_TO_KNOW] & ~weekdays_until(known)[_DAYS_TO_KNOW:]
-    weekdays &= ~closed
-    priced = priced & ((weekdays & weekday) > 0)
-    sessions = np.zeros_like(priced)
-    for some in np.unique(weekdays[priced]):
-        trades = (priced & (weekdays == some)).any(axis=1, keepdims=True)
-        sessions |= trades & ((some & closed) == 0)
+    weekday = weekdays_of(dates.astype("datetime64[D]"))
+    before = np.cumsum(traded, axis=0, dtype=np.int32)
+    after = before[-1:] - before + traded
+    of_asset = np.zeros(priced.shape, np.uint8)
+    for one in np.unique(weekday):
+        own = traded & (weekday == one)[:, None]
+        # Days of trading since the last, and until the next, one on this weekday.
+        since = before - np.maximum.accumulate(np.where(own, before, -_TRADES_OF_A_WEEK), axis=0)
+        until = after - np.maximum.accumulate(np.where(own, after, -_TRADES_OF_A_WEEK)[::-1], axis=0)[::-1]
+        past, future = since < _TRADES_OF_A_WEEK, until < _TRADES_OF_A_WEEK
+        known = (past | future) & (past | (before < _TRADES_TO_KNOW)) & (future | (after < _TRADES_TO_KNOW))
+        of_asset |= np.where(known, np.uint8(1 << one), np.uint8(0))
+    today = np.left_shift(1, weekday).astype(np.uint8)[:, None]
+    priced = priced & ((of_asset & today) > 0)
+    sessions = traded.copy()
+    for some in np.unique(of_asset[priced]):
+        sessions |= (priced & (of_asset == some)).any(axis=1, keepdims=True) & ((some & ~of_asset) == 0)
     return sessions

@@ -13,6 +13,7 @@ Values = NDArray[np.float64]
 DAYS_OF_YEAR = 365.25
 _CONVENTIONS = (252, 365)  # stock exchanges, and markets that never close
 _NEAR_DAYS, _NEAR_SHARE = 5.0, 0.01  # tolerance for holidays and closures: in days, and as a share of the days counted
+_CLOSED_SHARE = 0.025  # such as the closure of September 2001, as a share of a year
 _LONGEST_REST, _LONGEST_REST_IN_SPACINGS = 14.0, 5.0  # longer gaps (days, and median gaps) are missing data
 
 
@@ -138,27 +139,37 @@ def daily_rates(rate: float, dates: NDArray[np.datetime64]) -> Values:
 def periods_per_year(dates: NDArray[np.datetime64], account: AccountConfig, span: range | None = None) -> int:
     """Return the number of trading days of a year: `account.periods_per_year`, or if None an estimate from the dates.
 
-    The estimate is from the days of the span, or from the five years until its end if that is longer: a calendar
-    changes, for example when coins, which trade every day, join stocks. It leaves out gaps of more than two weeks (or
-    five median gaps, if longer), and is 252 or 365 where it differs from one of these only by holidays.
+    The estimate is from the days of the span, or from the year until its end if that is longer: a calendar changes, for
+    example when coins, which trade every day, join stocks. It leaves out gaps of more than two weeks (or five median
+    gaps, if longer). It is 252 or 365 where it, or the estimate from five years in place of one, differs from this only
+    by holidays, and the span's own year by no more than an unusual closure.
 
     Args:
         dates: datetime64[D] `[days]`, increasing; an estimate from fewer than two dates raises ValueError.
         account: the account's settings.
-        span: days to annualise, as indices into `dates`; None: estimate from the last five years of `dates`.
+        span: days to annualise, as indices into `dates`; None: estimate from the last year of `dates`.
     """
     if account.periods_per_year is not None:
         return account.periods_per_year
     stop = len(dates) if span is None else span.stop
-    first = int(np.searchsorted(dates, dates[stop - 1] - np.timedelta64(round(5 * DAYS_OF_YEAR), "D")))
-    gaps = np.diff(dates[first if span is None else min(first, span.start) : stop]) / np.timedelta64(1, "D")
-    if not len(gaps):
+
+    def counted(years: float) -> tuple[int, float]:
+        """Return the trading days, and their time in years, of the span or the `years` until its end."""
+        first = int(np.searchsorted(dates, dates[stop - 1] - np.timedelta64(round(years * DAYS_OF_YEAR), "D")))
+        gaps = np.diff(dates[first if span is None else min(first, span.start) : stop]) / np.timedelta64(1, "D")
+        longest = max(_LONGEST_REST, _LONGEST_REST_IN_SPACINGS * float(np.median(gaps))) if len(gaps) else 0.0
+        kept = gaps[gaps <= longest]
+        return len(kept), float(kept.sum()) / DAYS_OF_YEAR
+
+    five = counted(5.0)
+    days, years = counted(1.0) if counted(1.0)[0] else five
+    if not days:
         raise ValueError(
             "Trading days per year cannot be estimated from one date: give more dates, or set account.periods_per_year."
         )
-    counted = gaps[gaps <= max(_LONGEST_REST, _LONGEST_REST_IN_SPACINGS * float(np.median(gaps)))]
-    years = float(counted.sum()) / DAYS_OF_YEAR
-    nearest = min(_CONVENTIONS, key=lambda number: abs(len(counted) - number * years))
-    if abs(len(counted) - nearest * years) <= max(_NEAR_DAYS, _NEAR_SHARE * len(counted)):
-        return nearest
-    return max(1, round(len(counted) / years))
+    for some, time in ((days, years), five):
+        beside, nearest = min((abs(some - number * time), number) for number in _CONVENTIONS)
+        usual = beside <= max(_NEAR_DAYS, _NEAR_SHARE * some)
+        if usual and abs(days - nearest * years) <= max(_NEAR_DAYS, _CLOSED_SHARE * days):
+            return nearest
+    return max(1, round(days / years))

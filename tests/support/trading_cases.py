@@ -101,7 +101,10 @@ class Position:
 
 @dataclass
 class SlowEpisode:
-    """One episode by the rules, a day at a time; `decide(step, portfolio)` returns coefficients and targets."""
+    """One episode by the rules, a day at a time; `decide(step, portfolio)` returns coefficients and targets.
+
+    The days of trading of a `calendar`, which is known in advance, may go on after those of the panel.
+    """
 
     panel: Panel
     trading: TradingConfig
@@ -113,6 +116,7 @@ class SlowEpisode:
     held: dict[int, Position] = field(default_factory=dict)
     ordered: list[tuple[int, float, float]] = field(default_factory=list)
     sessions: dict[tuple[int, int], bool] = field(default_factory=dict)
+    calendar: Panel | None = None
 
     @property
     def last(self) -> int:
@@ -124,25 +128,23 @@ class SlowEpisode:
         return float(self.panel.close[day, asset])
 
     def is_session(self, day: int, asset: int) -> bool:
-        """Whether an asset has a price that has traded on no days of the week on which this one has not."""
+        """Whether the asset trades, or one has a price whose days of the week are all days of this one's week."""
         if (day, asset) not in self.sessions:
-            valid = self.panel.valid[: day + 1, : self.panel.assets]
-            weeks = [
-                {known % 7 for known in np.flatnonzero(valid[:, column]).tolist()} - closed
-                for column in np.flatnonzero(valid[day]).tolist()
-                if day % 7 not in (closed := self._closed_weekdays(day, column))
-            ]
-            week = set(range(7)) - self._closed_weekdays(day, asset)
-            self.sessions[day, asset] = any(other <= week for other in weeks)
+            weeks = [self._week(day, int(one)) for one in np.flatnonzero(self.panel.valid[day, : self.panel.assets])]
+            traded, week = self.panel.close[day, asset] > 0.0, self._week(day, asset)
+            self.sessions[day, asset] = traded or any(day % 7 in other and other <= week for other in weeks)
         return self.sessions[day, asset]
 
-    def _closed_weekdays(self, day: int, asset: int) -> set[int]:
-        """Weekdays that had come ten days ago, after its first price or trade, and never with one until now."""
-        closed = set[int]()
-        for where in (self.panel.valid, self.panel.close > 0.0):
-            known = np.flatnonzero(where[: day + 1, asset]).tolist() or [day]
-            closed |= {one % 7 for one in range(known[0], day - 9)} - {one % 7 for one in known}
-        return closed
+    def _week(self, day: int, asset: int) -> set[int]:
+        """Days of the week of the last 25 trades and of the next 25; of one side if the other has fewer than 10."""
+        trades = np.flatnonzero((self.calendar or self.panel).close[:, asset] > 0.0)
+        past, future = trades[trades <= day], trades[trades >= day]
+        last, coming = ({one % 7 for one in some.tolist()} for some in (past[-25:], future[:25]))
+        return (
+            (last | coming)
+            & (last if len(past) >= 10 else {*range(7)})
+            & (coming if len(future) >= 10 else {*range(7)})
+        )
 
     def fill_price(self, day: int, asset: int) -> tuple[float, bool]:
         first = float(self.panel.open[day, asset])

@@ -12,6 +12,7 @@ from trading_cases import CPU, SlowEpisode, decided_trades, panel_of, prices_of,
 
 from eigen_core.common.errors import InputError
 from eigen_core.config import TradingConfig
+from eigen_core.market.trading_days import sessions_of
 from eigen_core.trading import Prices
 from eigen_core.trading.environment import trade_whole_episodes
 from eigen_core.trading.excess import excess_of_trades
@@ -50,7 +51,8 @@ def test_trades_and_excess_of_a_span_equal_a_loop_over_its_days(
     trades = decided_trades(known, trading, actions[:1], actions[1:])
     until = {name: getattr(panel, name)[: span.stop] for name in ("open", "high", "low", "close", "valid", "dates")}
     rules = trading.model_copy(update={"trading_days": len(span) - 1, "settlement_days": 1})
-    slow = SlowEpisode(replace(panel, features=panel.features[: span.stop], **until), rules, span.start)
+    ending = replace(panel, features=panel.features[: span.stop], **until)
+    slow = SlowEpisode(ending, rules, span.start, calendar=panel)
     expected = {
         (trade["decision_day"] - span.start, trade["asset"]): trade for trade in slow.run(actions[0], actions[1]).trades
     }
@@ -81,9 +83,23 @@ def test_closes_that_are_repeated_on_weekends_without_volume_are_no_sessions() -
     close[weekend, 0] = np.nan
     close[36:40, 0] = np.nan  # Suspended from a Tuesday to a Friday: its market is open.
     assert panel.valid.all()
-    # After the days in which weekdays are learned.
-    assert np.array_equal(prices_of(panel).session[20:, 0], ~weekend[20:])
+    assert np.array_equal(prices_of(panel).session[:, 0], ~weekend)
     assert prices_of(panel).session[:, 1].all()
+
+
+def test_sessions_follow_a_week_that_moves_on_its_day() -> None:
+    """An exchange moves from Sunday to Thursday to Monday to Friday, beside one of each kind, and coins."""
+    dates = np.arange("2021-10-03", "2022-04-03", dtype="datetime64[D]")  # It begins on a Sunday.
+    weekday = (np.arange(len(dates)) - 1) % 7
+    old, new = (weekday != 4) & (weekday != 5), weekday < 5
+    moved = np.where(dates < np.datetime64("2022-01-02"), old, new)
+    open_days = np.stack([moved, moved, old, new, np.full(len(dates), True)], axis=1)
+    # A holiday, a halt, and a file that repeats the last close of the second asset.
+    open_days[110, :4] = False
+    traded = open_days.copy()
+    traded[40:55, 1] = False
+    priced = traded | ((np.arange(5) == 1) & (np.arange(len(dates)) != 110)[:, None])
+    assert np.array_equal(sessions_of(priced, traded, dates), open_days)
 
 
 def test_the_end_of_a_split_is_as_far_as_a_sale_looks() -> None:
