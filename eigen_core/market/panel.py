@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from io import BufferedRandom
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +38,7 @@ _RESULT_BITS = 16
 # `_FORMAT` is part of the fingerprint; a cached panel with another `_READING` is rebuilt.
 _FORMAT, _READING = 1, 10
 _ARRAYS = ("features", "valid", *BAR, "dates")
-_UNFINISHED, _UNFINISHED_SECONDS, _COPIED_BYTES = ".unfinished-", 86_400.0, 4 << 20
+_UNFINISHED, _UNFINISHED_SECONDS, _COPIED_BYTES = ".unfinished-", 86_400.0, 1 << 20
 
 
 _TEXTS = TypeAdapter(tuple[str, ...])
@@ -273,8 +273,9 @@ def load_panel(folder: Path, fingerprint: str, market: MarketConfig) -> tuple[Pa
     if (path := next(folder.glob(f"{fingerprint}-*.safetensors"), None)) is None:
         return None
     try:
-        with _private_copy(path) as copy, safe_open(f"/proc/self/fd/{copy.fileno()}", "pt") as file:
-            if hashlib.file_digest(copy, "sha256").hexdigest() != path.stem.partition("-")[2]:
+        copy, sha256 = _private_copy(path)
+        with copy, safe_open(f"/proc/self/fd/{copy.fileno()}", "pt") as file:
+            if sha256 != path.stem.partition("-")[2]:
                 raise ValueError("its checksum is wrong")
             content = json.loads(file.metadata()["content"])
             # Torch maps the file: only pages that are read become resident.
@@ -298,18 +299,26 @@ def load_panel(folder: Path, fingerprint: str, market: MarketConfig) -> tuple[Pa
     return panel, report
 
 
-def _private_copy(path: Path) -> BufferedRandom:
-    """Return an unnamed copy, which no other process can change: on the file's disk or, if that fails, in memory."""
+def _private_copy(path: Path) -> tuple[BufferedRandom, str]:
+    """Return an unnamed copy, which no other process can change: on the file's disk or, if that fails, in memory; and
+    its SHA-256."""
     with open_regular_file(path, follow=False) as original:
         try:
             copy = tempfile.TemporaryFile(dir=path.parent)  # noqa: SIM115
-            shutil.copyfileobj(original, copy, _COPIED_BYTES)
+            return copy, _copy(original, copy)
         except OSError:
             original.seek(0)
             copy = os.fdopen(os.memfd_create(path.name), "w+b")
-            shutil.copyfileobj(original, copy, _COPIED_BYTES)
-    copy.seek(0)
-    return copy
+            return copy, _copy(original, copy)
+
+
+def _copy(original: BinaryIO, copy: BinaryIO) -> str:
+    digest = hashlib.sha256()
+    while block := original.read(_COPIED_BYTES):
+        digest.update(block)
+        copy.write(block)
+    copy.flush()
+    return digest.hexdigest()
 
 
 def store_panel(folder: Path, panel: Panel, report: DataReport) -> None:
