@@ -23,6 +23,7 @@ _WHOLE = (2, 3, 4, 5, 6, 7, 8, 10, 15, 20, 25, 50, 100)
 _SPLITS = (Fraction(3, 2), *map(Fraction, _WHOLE), *(Fraction(1, new) for new in _WHOLE))
 _SPLIT_MOVES = -np.log([float(ratio) for ratio in _SPLITS])
 _SPLIT_TOLERANCE, _SPLIT_DEVIATIONS = 0.03, 10.0
+_BLOCK_SYMBOLS = 64
 _DAYS_AROUND, _FEWEST_DAYS_AROUND, _STALE_DAYS = 20, 5, 10
 _SPIKE, _BACK, _SPIKE_DAYS = 3.0, 1.5, 3
 _OPENS_AT, _IN_RANGE = 1.05, 1.001  # tolerances of an open beside the last close, and of a close in its bar's range
@@ -280,11 +281,11 @@ def suspicious_prices(
     Days that are not `traded` (bool `[days, symbols]`) have no price of their own. No change is suspicious that its row
     proves: the bar joins the last close (it opens there, or its range contains it), and its range contains the close.
     """
-    for column, symbol in enumerate(symbols):
-        closes = raw["close"][:, column]
-        volume = raw["volume"][:, column] if "volume" in raw else np.full(len(days), np.nan)
-        own = np.flatnonzero(traded[:, column])
-        for role, values in ((role, raw[role][:, column]) for role in BAR if role in raw):
+    for symbol, is_traded, given, clean in _by_symbol(symbols, traded, raw, prices):
+        closes = given["close"]
+        volume = given.get("volume", np.full(len(days), np.nan))
+        own = np.flatnonzero(is_traded)
+        for role, values in ((role, given[role]) for role in BAR if role in raw):
             wrong = (values < _SMALLEST_PRICE) | (values > _LARGEST_PRICE)
             # Vendors write zeros on days without trading.
             for row in np.flatnonzero(wrong if role == "close" else wrong & (volume != 0.0)).tolist():
@@ -292,17 +293,30 @@ def suspicious_prices(
                 comes_back = row < own.max(initial=-1) or not volume[row] > 0.0
                 detail = f"{role} {values[row]:g}".removeprefix("close ")
                 yield SuspiciousRow(kind, symbol, str(days[row]), detail, event="drop" if comes_back else "keep")
-        opened, high, low, close = (prices[role][own, column] for role in BAR)
+        opened, high, low, close = (clean[role][own] for role in BAR)
         before = np.concatenate([close[:1], close[:-1]])
         proved = (np.abs(np.log(opened / before)) <= np.log(_OPENS_AT)) | ((low <= before) & (before <= high))
         if {"high", "low"} <= raw.keys():
-            top, bottom = raw["high"][own, column], raw["low"][own, column]
+            top, bottom = given["high"][own], given["low"][own]
             proved &= ~((top > 0.0) & (closes[own] > top * _IN_RANGE)) & ~(closes[own] * _IN_RANGE < bottom)
         # A volume of zero proves nothing, but does not make a price wrong.
         joined = proved & ~((volume[own] == 0.0) & (volume > 0.0).any())
-        late = _late(raw["adjusted_close"][own, column], closes[own]) if "adjusted_close" in raw else ()
+        late = _late(given["adjusted_close"][own], closes[own]) if "adjusted_close" in raw else ()
         for kind, place, detail, event in (*_of_bars(opened, high, low, close, proved, joined), *late):
             yield SuspiciousRow(kind, symbol, str(days[own[place]]), detail, event=event)
+
+
+def _by_symbol(
+    symbols: Sequence[str], traded: NDArray[np.bool_], *grids: Mapping[Role, Grid]
+) -> Iterator[tuple[str, NDArray[np.bool_], dict[Role, Grid], dict[Role, Grid]]]:
+    """Yield each symbol with its columns; blocks of them are transposed first, which reads memory in order."""
+    for begin in range(0, len(symbols), _BLOCK_SYMBOLS):
+        block = slice(begin, begin + _BLOCK_SYMBOLS)
+        is_traded = np.ascontiguousarray(traded[:, block].T)
+        one, other = ({role: np.ascontiguousarray(grid[:, block].T) for role, grid in each.items()} for each in grids)
+        for row, symbol in enumerate(symbols[block]):
+            columns = ({role: block_of[row] for role, block_of in each.items()} for each in (one, other))
+            yield symbol, is_traded[row], *columns
 
 
 def _of_bars(
