@@ -50,6 +50,8 @@ def print_up(console: Console, home: "StateDirectory", brought: "UpResult", resu
     _print_fact(console, "API", f"{brought.api}  ({_how(brought.server, 'server' in brought.began)})")
     if brought.worker is not None:
         _print_fact(console, "worker", f"{_how(brought.worker, 'worker' in brought.began)}, in {brought.worker.folder}")
+        if brought.is_outdated:
+            _print_fact(console, "", "other code of Eigen has started it: call `eigen down`, then `eigen up`")
         _print_fact(console, "launch", "eigen launch --preset quickstart --run first")
     for component in brought.components:
         _print_fact(console, f"{component} log", str(home.log(component)))

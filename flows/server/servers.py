@@ -9,7 +9,7 @@ import ssl
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -167,8 +167,8 @@ def configured_api(environ: Mapping[str, str]) -> str | None:
     url = environ.get("PREFECT_API_URL", "").strip() or (_prefects_api() if names_an_api(environ) else None)
     if url and has_credentials(url):
         raise InputError(
-            "PREFECT_API_URL has a user or a password in it: remove it there, and set "
-            "PREFECT_API_AUTH_STRING=user:password."
+            f"The URL of Prefect's API in {_source_of(url, environ)} has a user or a password in it: remove it there, "
+            "and set PREFECT_API_AUTH_STRING=user:password."
         )
     return url.rstrip("/") if url else None
 
@@ -176,8 +176,8 @@ def configured_api(environ: Mapping[str, str]) -> str | None:
 def require_answer(api: str) -> None:
     if not answers(api):
         raise InputError(
-            f"Prefect's API at {api} does not answer. Start it, or remove its URL from PREFECT_API_URL and Prefect's "
-            "profile: then `eigen train` needs no server, and `eigen up` starts one here."
+            f"Prefect's API at {api} does not answer. Start it, or remove its URL from {_source_of(api, os.environ)}: "
+            "then `eigen train` needs no server, and `eigen up` starts one here."
         )
 
 
@@ -201,8 +201,8 @@ def wanted_port(
     local = parts.hostname in _LOOPBACK and parts.scheme == "http"
     if given is not None and not (local and given == port):
         raise InputError(
-            f"PREFECT_API_URL or Prefect's profile names {configured}, and --port {given} asks for another server: "
-            "leave out --port, or remove that URL."
+            f"{_source_of(configured, environ)} names {configured}, and --port {given} asks for another server: leave "
+            "out --port, or remove that URL."
         )
     return None if not local or answers(configured) else port
 
@@ -252,15 +252,24 @@ def names_an_api(environ: Mapping[str, str]) -> bool:
     """Return whether PREFECT_API_URL or a settings file of Prefect seems to name an API, without importing Prefect."""
     if environ.get("PREFECT_API_URL", "").strip():
         return True
+    return any(word in text for word, _, text in _settings_files(environ))
+
+
+def _settings_files(environ: Mapping[str, str]) -> Iterator[tuple[str, Path, str]]:
+    """Yield a word that each settings file with an API has, the file, and its text, in the order that Prefect uses."""
     home = Path(os.path.expanduser(environ.get("PREFECT_HOME", "~/.prefect")))
     profiles = Path(os.path.expanduser(environ.get("PREFECT_PROFILES_PATH", home / "profiles.toml")))
-    words = {profiles: "PREFECT_API_URL", Path(".env"): "PREFECT_API_URL"}
-    words |= {Path("prefect.toml"): "api", Path("pyproject.toml"): "tool.prefect"}
-    for file, word in words.items():
+    words = {".env": "PREFECT_API_URL", "prefect.toml": "api", "pyproject.toml": "tool.prefect"}
+    for file, word in {**words, str(profiles): "PREFECT_API_URL"}.items():
         with suppress(OSError):
-            if word in file.read_text(encoding="utf-8", errors="replace"):
-                return True
-    return False
+            yield word, Path(file).absolute(), Path(file).read_text(encoding="utf-8", errors="replace")
+
+
+def _source_of(api: str, environ: Mapping[str, str]) -> str:
+    """Return what names the URL of an API: the variable PREFECT_API_URL, or a settings file of Prefect."""
+    if environ.get("PREFECT_API_URL", "").strip():
+        return "PREFECT_API_URL"
+    return next((str(file) for _, file, text in _settings_files(environ) if api in text), "Prefect's settings")
 
 
 def _is_same(one: str, other: str) -> bool:

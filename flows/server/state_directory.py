@@ -112,6 +112,8 @@ class ProcessRecord(BaseModel):
     """Working directory of the process, and of a worker's flow runs."""
     store: str | None
     """The store that EIGEN_STORE names in the worker's environment variables; None if it is not set."""
+    code: str | None = None
+    """Version of Eigen's code (`code_version`) that has started a worker; None: a server, or an older version."""
 
 
 class StateDirectory:
@@ -149,12 +151,13 @@ class StateDirectory:
         *,
         api: str,
         store: str | None = None,
+        code: str | None = None,
     ) -> ProcessRecord:
         """Start a process that outlives this one, record it, and return its record when `ready()` is true.
 
         It has the working directory of this process and a new session, and appends its output to its log. If it ends,
-        or is not ready within `seconds`, stop it, remove its record, and raise `Stopped`. `api` and `store` go into
-        the record.
+        or is not ready within `seconds`, stop it, remove its record, and raise `Stopped`. `api`, `store` and `code` go
+        into the record.
         """
         folder, log = Path.cwd(), self.log(name)
         with explained("write to", log, "set EIGEN_HOME to another folder"), open(log, "ab") as output:
@@ -169,7 +172,7 @@ class StateDirectory:
             )
         # The kernel does not reuse the process id before this process has read the exit status.
         process = LocalProcess.of(child.pid)
-        record = ProcessRecord(process=process, api=api, log=log, folder=folder, store=store)
+        record = ProcessRecord(process=process, api=api, log=log, folder=folder, store=store, code=code)
         try:
             self.write(name, record)
             in_time = wait_until(lambda: child.poll() is not None or ready(), seconds, 0.2)

@@ -15,7 +15,7 @@ from prefect.client.orchestration import SyncPrefectClient
 from eigen_core.checkpoint.store_location import store_from_environment
 from eigen_core.common.errors import InputError, Stopped
 from flows.server import servers
-from flows.server.deployments import Say, client_of, deploy, is_up_to_date
+from flows.server.deployments import Say, client_of, code_version, deploy, is_up_to_date
 from flows.server.flow_runs import POOL, last_heartbeat, report_lost, running_flow_run
 from flows.server.prefect_settings import api_at, ui_of, worker_environment
 from flows.server.state_directory import (
@@ -42,6 +42,11 @@ class UpResult:
     server: ProcessRecord | None
     worker: ProcessRecord | None
     began: tuple[Component, ...] = ()
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether other code of Eigen has started the worker."""
+        return self.worker is not None and self.worker.code != code_version()
 
     @property
     def components(self) -> tuple[Component, ...]:
@@ -151,7 +156,8 @@ def _start_worker(
     command = [sys.executable, "-P", "-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process"]
     # One flow run at a time. A limit of the work pool would be used up for ever if a flow run's process vanished.
     command += ["--name", name, "--limit", "1"]
-    return home.start("worker", command, environment, has_heartbeat, _WORKER_SECONDS, api=api, store=store)
+    ready = has_heartbeat, _WORKER_SECONDS
+    return home.start("worker", command, environment, *ready, api=api, store=store, code=code_version())
 
 
 GRACE_SECONDS = 120.0

@@ -50,6 +50,8 @@ def test_a_table_of_runs_is_printed_without_what_a_training_loads(tmp_path: Path
 def test_a_server_that_a_file_of_prefect_names_is_still_asked(tmp_path: Path, file: str, content: str) -> None:
     (tmp_path / file).write_text(content)
     assert "http://127.0.0.1:9" in ran(["status"], tmp_path).stdout
+    # What does not answer is named with its file.
+    assert f"remove its URL from {tmp_path / file}: then" in ran(["logs", "first"], tmp_path).stderr
 
 
 @pytest.mark.parametrize("flow_run", ["", "0b8e3c5a-7f3e-4a55-9a4e-2f4d1c5b7a90"], ids=["hook", "flow run"])

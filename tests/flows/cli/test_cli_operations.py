@@ -22,6 +22,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.runs.handle import status_of
 from flows.cli.server import print_down, print_run_page, print_status, print_up
 from flows.server import deployments
+from flows.server.deployments import code_version
 from flows.server.state_directory import StateDirectory, as_worker_sees, store_here
 from flows.server.status import FlowRunStatus, ScheduleStatus, ServerStatus, Status, WorkerStatus, status_here
 from flows.server.up import DownResult, UpResult
@@ -213,6 +214,9 @@ def test_up_and_down_say_what_they_started_or_stopped_and_what_stays(home: State
     for said in ("(started, process", "runs already", "http://page", f"export PREFECT_API_URL={here.api}"):
         assert said in text
     assert "PREFECT_API_URL" not in printed(print_up, home, UpResult("http://far/api", None, here, ("worker",)))
+    assert "other code of Eigen has started it: call `eigen down`, then" in text
+    today = here.model_copy(update={"code": code_version()})
+    assert "other code" not in printed(print_up, home, UpResult(here.api, here, today))
     keeps = "http://far/api keeps deployments and schedules; eigen down --remove removes them"
     text = printed(print_down, home, DownResult(far, far, 1, ("worker",)), None)
     for said in ("killed: it did not stop in time", "server         stopped", keeps):
