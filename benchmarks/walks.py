@@ -1,7 +1,8 @@
 """The pictures of the README: a walk forward on the bundled prices, and on the same prices with a planted edge.
 
 `python -m benchmarks.walks [--edge 0.1] [--preset NAME]` trains both (`eigen walk`, some minutes each) and writes
-docs/images/walk.png and docs/images/walk-planted.png; it prints the verdicts, which the captions quote.
+docs/images/walk.png and docs/images/walk-planted.png; it prints the verdicts, which the captions quote. `python -m
+benchmarks.walks --ridge` prints the rows of the baseline `ridge` in docs/results.md instead, and trains no agents.
 """
 
 import argparse
@@ -14,10 +15,14 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pandas as pd
+import torch
 
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
+from eigen_core.judging.backtest import task_backtest
+from eigen_core.judging.walk_forward import plan_walk
 from eigen_core.market import build_panel
+from eigen_core.reporting.walk_report import pool_excess
 from eigen_core.trading.synthetic import FEATURE, planted_signal
 
 _IMAGES = Path(__file__).parents[1] / "docs" / "images"
@@ -51,11 +56,48 @@ def walk_picture(name: str, folder: Path, options: list[str], picture: Path) -> 
     return sentence
 
 
+def ridge_row(preset: str, settings: list[str], folder: Path, edge: float | None = None) -> str:
+    """Return what `ridge` earns in the folds of a walk; `edge`: on the prices with a planted column of this edge."""
+    config = load_config(preset, ["device=cpu", *settings])
+    if edge is not None:
+        write_planted_prices(config, edge, folder / "planted.csv")
+        given = [f"market.data={folder / 'planted.csv'}", 'market.own_features=["columns"]']
+        config = load_config(preset, ["device=cpu", *settings, *given])
+    walk = plan_walk("ridge", config, np.asarray(build_panel(config)[0].dates), _FOLDS)
+    grown, matched, excess = 1.0, np.ones(1), []
+    for _, of_fold in walk.runs():
+        panel, _ = build_panel(of_fold)
+        backtest, span = task_backtest(of_fold, panel, torch.device("cpu")), panel.splits.holdout
+        decided = backtest.decided_by_ridge(span)
+        played = backtest.played(decided, 1, span, backtest.accounts(decided, span).curve(0), "ridge")
+        grown *= 1.0 + played.total_return
+        matched = matched * (1.0 + played.matched.total_returns)
+        excess.append(played.excess)
+    pooled = pool_excess([excess])
+    assert pooled is not None
+    beyond = f"{pooled.mean:+.2f} ± {pooled.standard_error:.2f} % a {pooled.per}"
+    return f"{100.0 * (grown - 1.0):.1f} %, {beyond}, {np.mean(matched < grown):.0%} of matched random traders"
+
+
+def print_ridge(edge: float) -> None:
+    for data, planted in (("", None), ("us5", None), ("", edge)):
+        days = [[f"trading.{name}_days={held}" for name in ("holding", "settlement")] for held in (5, 20)]
+        for preset, held in (("quickstart", days[0]), ("quickstart", days[1]), ("portfolio", [])):
+            settings = [*held, *([f"market.data={data}"] if data else [])]
+            with TemporaryDirectory() as folder:
+                row = ridge_row(preset, settings, Path(folder), planted)
+            print(data or "bundled", planted or "", preset, *held, row, flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.walks", description=__doc__)
     parser.add_argument("--edge", type=float, default=0.1, help="information coefficient of the planted column")
     parser.add_argument("--preset", default="counterfactual")
+    parser.add_argument("--ridge", action="store_true", help="print the rows of `ridge` only")
     arguments = parser.parse_args()
+    if arguments.ridge:
+        print_ridge(arguments.edge)
+        return
     config = load_config(arguments.preset, ["device=cpu"])
     options = ["--preset", arguments.preset, "--device", "cpu"]
     with TemporaryDirectory() as bare, TemporaryDirectory() as planted:

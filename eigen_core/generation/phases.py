@@ -6,6 +6,7 @@ raised an exception can be called again, as if for the first time. A phase that 
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from eigen_core.checkpoint.tensors import tensors_sha256
 from eigen_core.common.progress import report_progress
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.records import GenerationRecord, HoldoutResult, ancestors_after
-from eigen_core.generation.executor import Episodes
+from eigen_core.generation.executor import EpisodeResults, Episodes
 from eigen_core.generation.state import EvaluationResult, TrainingState
 from eigen_core.learning import Champion, GenerationResult
 from eigen_core.learning.fitness import fitness_and_scores, spread_starts
@@ -67,9 +68,12 @@ def evaluate(state: TrainingState) -> EvaluationResult:
         return state.evaluated
     state.task.state = state.task_state
     episodes = next_episodes(state)
+    if episodes.generation == 1 and state.heads.whole_episodes and state.task_state:
+        # Agents that learn from their own episodes must learn by the moments with which these were played.
+        state.task.state = state.task.state_after(_stored(state.executor.play(state.population, episodes)))
+        episodes = replace(episodes, task_state=state.task.state)
     played = state.executor.play(state.population, episodes)
-    rows = played.training.transitions
-    assert rows is not None
+    rows = _stored(played)
     with_noise = None if episodes.random else played.training.rewards
     fitness, validations, scores = fitness_and_scores(
         state.config.evaluation, with_noise, played.fixed.rewards, episodes.fixed, state.task.episode_steps
@@ -84,18 +88,25 @@ def evaluate(state: TrainingState) -> EvaluationResult:
         excess=state.task.excess(played.fixed.part(slice(best, best + 1), validation)),
         task_state=state.task.state_after(rows),
     )
-    champion = _champion_after(state, result)
-    state.commit(replay=state.replay.appended(rows), champion=champion, evaluated=result)
+    played_by = episodes.task_state
+    champion = _champion_after(state, result, played_by)
+    state.commit(replay=state.replay.appended(rows), champion=champion, evaluated=result, task_state=played_by)
     return result
 
 
-def _champion_after(state: TrainingState, result: EvaluationResult) -> Champion:
+def _stored(played: EpisodeResults) -> Mapping[str, Tensor]:
+    rows = played.training.transitions
+    assert rows is not None
+    return rows
+
+
+def _champion_after(state: TrainingState, result: EvaluationResult, played_by: Mapping[str, Tensor]) -> Champion:
     best = int(np.argmax(result.scores))
     score, validation = float(result.scores[best]), float(result.validations[best])
     if state.champion is not None and state.champion.score >= score:
         return state.champion
     weights = state.population.weights[best].clone()
-    return Champion(weights, validation, score, result.generation, best, state.task_state)
+    return Champion(weights, validation, score, result.generation, best, played_by)
 
 
 def train(state: TrainingState) -> dict[str, float] | None:

@@ -117,9 +117,10 @@ class TrainingState:
     def learning_task_state(self) -> Mapping[str, Tensor]:
         """`Task.state` (moments that normalise observations) with which agents learn: the one with which they played.
 
-        The first generation plays without moments, and learns with those of its own episodes.
+        In the first generation, agents that learn from a replay buffer play without moments, and learn with those of
+        the episodes; others play these episodes once more, with the moments of the first time.
         """
-        if self.generation == 0 and self.evaluated is not None:
+        if self.generation == 0 and self.evaluated is not None and not self.heads.whole_episodes:
             return self.evaluated.task_state
         return self.task_state
 

@@ -36,11 +36,18 @@ first number on, and from as many standard errors on as the second (n overlappin
 
 _NORMALISED_TOLERANCE = 1e-6
 _FEWEST_RETURNS, _FEWEST_SYMBOLS, _PARTS = 250, 5, 3
+_OUTCOMES = (
+    "the return of the next {}",
+    "the return of the next {} times the sign of the last day's",
+    "the size of the return of the next {}, beyond that with the size of the return of as many days before",
+    "the mean size of daily returns in the next {}, beyond that with the mean of as many days before",
+)
+"""What features are correlated with. Volatility lasts: honest features know sizes ahead no better than those behind."""
 
 
 @dataclass(frozen=True)
 class SuspectedLeak:
-    """A feature whose rank correlation with the return of the next `horizon` days reaches `limit`.
+    """A feature whose rank correlation with an outcome of the next `horizon` days (of `_OUTCOMES`) reaches `limit`.
 
     With `symbol` None, `correlation` is the mean absolute one of all symbols. Dates are written YYYY-MM-DD.
     """
@@ -50,6 +57,7 @@ class SuspectedLeak:
     correlation: float
     limit: float
     horizon: int
+    outcome: str
     first_day: str
     last_day: str
 
@@ -58,7 +66,7 @@ class SuspectedLeak:
         whose = f"{self.feature} has" if self.symbol is None else f"{self.feature} of {self.symbol} has"
         what = "a mean absolute rank correlation over all symbols" if self.symbol is None else "a rank correlation"
         return (
-            f"{whose} {what} of {self.correlation:.2f} with the return of the next {ahead} from {self.first_day} to "
+            f"{whose} {what} of {self.correlation:.2f} with {self.outcome.format(ahead)} from {self.first_day} to "
             f"{self.last_day}: features that are known at the close stay below {self.limit:.2f}."
         )
 
@@ -191,9 +199,9 @@ def audit_correlations(features: PanelFeatures, days: range, longest: int) -> tu
     parts = [days, *(days[part[0] : part[-1] + 1] for part in np.array_split(np.arange(len(days)), _PARTS))]
     spans = [(str(features.prices.days[part[0]]), str(features.prices.days[part[-1]])) for part in parts]
     found, numbers = _correlations(features, parts, longest)
-    known, horizons = ~np.isnan(found[..., 0]), np.arange(1, longest + 1)
+    known, horizons = ~np.isnan(found[..., 0]), np.tile(np.arange(1, longest + 1), len(_OUTCOMES))
     count = known.sum(axis=1)[..., None]
-    # `[parts, 1 + symbols, features, horizons]`: first the mean of all symbols, then each symbol.
+    # `[parts, 1 + symbols, features, outcomes * horizons]`: first the mean of all symbols, then each symbol.
     means = np.abs(np.nan_to_num(found)).sum(axis=1) / np.maximum(count, 1)
     in_mean = _limits(numbers.sum(axis=1) / np.maximum(count[..., 0], 1), horizons, *LIMITS_OF_THE_MEAN)
     values = np.concatenate([means[:, None], found], axis=1)
@@ -202,55 +210,77 @@ def audit_correlations(features: PanelFeatures, days: range, longest: int) -> tu
     share = np.where(enough, np.abs(np.nan_to_num(values)) / limits, 0.0)
     symbols, suspected = (None, *features.prices.symbols), []
     for feature, name in enumerate(features.names):
-        part, symbol, horizon = map(int, np.unravel_index(share[:, :, feature].argmax(), share[:, :, feature].shape))
-        cell = part, symbol, feature, horizon
+        part, symbol, tried = map(int, np.unravel_index(share[:, :, feature].argmax(), share[:, :, feature].shape))
+        cell = part, symbol, feature, tried
         if share[cell] >= 1.0:
-            sizes = float(values[cell]), float(limits[cell]), horizon + 1
-            suspected.append(SuspectedLeak(name, symbols[symbol], *sizes, *spans[part]))
+            sizes = float(values[cell]), float(limits[cell]), int(horizons[tried])
+            suspected.append(SuspectedLeak(name, symbols[symbol], *sizes, _OUTCOMES[tried // longest], *spans[part]))
     return tuple(suspected), _unseen(*spans[0], len(days), longest, tried=bool(known.any()))
 
 
 def _unseen(first: str, last: str, days: int, longest: int, tried: bool) -> str:
     if not tried:
         return (
-            f"No symbol has {_FEWEST_RETURNS + longest} prices from {first} to {last}: columns of the data were not "
-            "tested for look-ahead."
+            f"No symbol has {_FEWEST_RETURNS + 2 * longest} prices from {first} to {last}: columns of the data were "
+            "not tested for look-ahead."
         )
     third, ends = days // _PARTS, np.array([1, longest])
     one, mean = (np.minimum(_limits(third, ends, *limits), 1.0) for limits in (LIMITS_OF_A_SYMBOL, LIMITS_OF_THE_MEAN))
     return (
         "Look-ahead of data columns, and of functions that read files, shows only in rank correlations with later "
-        f"returns. The audit tested returns of the next 1 to {longest} days, from {first} to {last} and in each third "
-        f"of these days. It misses look-ahead that correlates less than {one[0]:.2f} (1 day) to {one[1]:.2f} "
-        f"({longest} days) in each symbol and {mean[0]:.2f} to {mean[1]:.2f} in the mean of {_FEWEST_SYMBOLS} or more, "
-        f"on fewer than about {round(one[0] * third):,} days of a symbol, on returns that begin more than {longest} "
+        f"returns. The audit tested returns of the next 1 to {longest} days, with and without the sign of the last "
+        f"day's, and their sizes against those of as many days before, from {first} to {last} and in each third of "
+        f"these days. It misses look-ahead that correlates less than {one[0]:.2f} (1 day) to {one[1]:.2f} ({longest} "
+        f"days) in each symbol and {mean[0]:.2f} to {mean[1]:.2f} in the mean of {_FEWEST_SYMBOLS} or more, on fewer "
+        f"than about {round(one[0] * third):,} days of a symbol, on returns that begin more than {longest} "
         "days later, or in the holdout."
     )
 
 
 def _correlations(features: PanelFeatures, parts: Sequence[range], longest: int) -> tuple[Series, Series]:
-    """Return rank correlations `[parts, symbols, features, horizons]`, NaN with under 250 days, and numbers of days."""
+    """Return rank correlations `[parts, symbols, features, outcomes * horizons]`, NaN with under 250 days, and numbers
+    of days. Those with sizes are absolute, less the absolute ones with sizes of days before, and at least 0."""
     log_close = np.log(features.prices.close)
-    found = np.full((len(parts), *features.shape[1:], longest), np.nan)
+    found = np.full((len(parts), *features.shape[1:], len(_OUTCOMES) * longest), np.nan)
     numbers = np.zeros(found.shape[:3])
     for column, values in enumerate(features.all_columns()):
         for part, days in enumerate(parts):
             own = days.start + np.flatnonzero(~np.isnan(log_close[days.start : days.stop, column]))
-            close, number = log_close[own, column], len(own) - longest
-            if number < _FEWEST_RETURNS:
+            if len(own) - 2 * longest < _FEWEST_RETURNS:
                 continue
-            returns = np.stack([close[h : h + number] - close[:number] for h in range(1, longest + 1)], axis=1)
+            outcomes, own = _outcomes(log_close[own, column], longest), own[longest:-longest]
             ranked: dict[bytes, Series] = {}
-            for feature, of_feature in enumerate(values[own[:number]].T):
+            for feature, of_feature in enumerate(values[own].T):
                 known = ~np.isnan(of_feature)
                 if known.sum() < _FEWEST_RETURNS:
                     continue
                 # Cached: most features are known on the same days, and ranking is most of the work.
                 if known.tobytes() not in ranked:
-                    ranked[known.tobytes()] = _ranks(returns[known])
-                found[part, column, feature] = _ranks(of_feature[known, None])[:, 0] @ ranked[known.tobytes()]
+                    ranked[known.tobytes()] = _ranks(outcomes[known])
+                signed, ahead, behind = np.split(
+                    _ranks(of_feature[known, None])[:, 0] @ ranked[known.tobytes()], [2 * longest, 4 * longest]
+                )
+                found[part, column, feature] = [*signed, *np.maximum(np.abs(ahead) - np.abs(behind), 0.0)]
                 numbers[part, column, feature] = known.sum()
     return found, numbers
+
+
+def _outcomes(close: Series, longest: int) -> Series:
+    """Return `_OUTCOMES` over 1 to `longest` days, then the sizes over as many days before: `[days, 6 * longest]`.
+
+    `close` are log prices; the first and the last `longest` days are left out.
+    """
+    daily = np.diff(close, prepend=close[0])
+    path = np.cumsum(np.abs(daily))
+    middle, horizons = np.arange(longest, len(close) - longest)[:, None], np.arange(1, longest + 1)
+    ahead, behind = close[middle + horizons] - close[middle], close[middle] - close[middle - horizons]
+    sizes = [
+        np.abs(ahead),
+        path[middle + horizons] - path[middle],
+        np.abs(behind),
+        path[middle] - path[middle - horizons],
+    ]
+    return np.hstack([ahead, ahead * np.sign(daily[middle]), *sizes])
 
 
 def _limits(numbers: Series | float, horizons: NDArray[np.int64], smallest: float, errors: float) -> Series:

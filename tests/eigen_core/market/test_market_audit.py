@@ -193,6 +193,35 @@ def test_knowledge_of_the_last_days_is_suspected_but_not_of_those_held_out(
     assert not suspected(config, market_prices, column)
 
 
+def without_sign(close: np.ndarray) -> dict[str, tuple[np.ndarray, bool]]:
+    """Columns by name, each with whether it knows later days."""
+    daily = pd.DataFrame(np.diff(np.log(close), axis=0, prepend=np.log(close[:1])))
+    known = {
+        "size": daily.abs().shift(-1),
+        "square with noise": (daily.abs().shift(-1) / 0.02 + np.random.default_rng(0).normal(0.0, 2.0, daily.shape)),
+        "volatility": daily.rolling(5).std().shift(-5),
+        "month": daily.rolling(20).std().shift(-20),
+        "product": daily.shift(-1) * np.sign(daily),
+    }
+    honest = {f"{days} days": daily.rolling(days).std() for days in (5, 20, 60, 120)}
+    honest |= {
+        "today": daily.abs(),
+        "weighted": daily.pow(2).ewm(halflife=10).mean(),
+        "year": daily * 0.0 + np.arange(len(daily))[:, None],
+    }
+    return {name: (one.to_numpy(), name in known) for name, one in (known | honest).items()}
+
+
+@pytest.mark.thorough
+def test_knowledge_without_a_sign_is_suspected_and_past_volatility_is_not(
+    config: Config, market_prices: CleanPrices
+) -> None:
+    tried = without_sign(market_prices.close)
+    own = {name: column for name, (column, _) in tried.items()}
+    found = {leak.feature for leak in suspected_in(replace(market_prices, own=own), config)}
+    assert found == {name for name, (_, knows) in tried.items() if knows}
+
+
 @pytest.mark.thorough
 def test_features_of_prices_are_not_suspected() -> None:
     alarms, tried = false_alarms(Config(), markets=2)

@@ -1,6 +1,7 @@
 """Gymnasium environments as a task: episodes, what is stored of them, exact resume, errors; those of MuJoCo."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from eigen_core.common.progress import progress_to
 from eigen_core.config import Config, merge
 from eigen_core.config.loading import load_config
 from eigen_core.generation import TrainingState, evaluate, evolve, hold_out, restore, snapshot, train
+from eigen_core.generation.executor import EpisodeResults, Episodes
 from eigen_core.learning import Champion
+from eigen_core.networks.population import Population
 from eigen_core.task import open_data
 
 OTHER_UNITS = "gym:uneven_environment:OtherUnitsEnvironment"
@@ -225,6 +228,28 @@ def test_ppo_learns_from_the_newest_generation_alone() -> None:
     states = [advance(begun(uneven(replay={"capacity": capacity}, learner=learner)), 3) for capacity in (90, 900)]
     assert torch.equal(states[0].population.weights, states[1].population.weights)
     assert advance(begun(uneven(learner={**learner, "epochs": 0})), 1).history[-1].learning is None
+
+
+def test_the_first_episodes_of_ppo_are_learned_by_the_moments_that_played_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = {"algorithm": "ppo", "batch_size": 16, "epochs": 2}
+    state = begun(uneven(learner=learner, exploration={"scale": 0.0}))
+    moments: list[Mapping[str, torch.Tensor]] = []
+    play = state.executor.play
+
+    def seen(agents: Population, episodes: Episodes) -> EpisodeResults:
+        moments.append(episodes.task_state)
+        return play(agents, episodes)
+
+    monkeypatch.setattr(state.executor, "play", seen)
+    evaluate(state)
+    assert int(moments[-1]["observation_count"]) > 0
+    assert state.champion is not None
+    for name, values in moments[-1].items():
+        assert torch.equal(state.learning_task_state[name], values)
+        assert torch.equal(state.champion.task_state[name], values)
+    evaluated = state.evaluated
+    assert evaluated is not None
+    assert evaluated.task_state["observation_count"] > moments[-1]["observation_count"]
 
 
 @pytest.mark.parametrize("task", ["gym", "gym:", "market:x", "football", ""])
