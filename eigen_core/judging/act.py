@@ -4,7 +4,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -25,7 +25,13 @@ from eigen_core.config.registry import Date
 from eigen_core.config.stored import FORMAT_KEY
 from eigen_core.generation.state import resolve_device
 from eigen_core.judging.backtest import NextOrders, Order, decision_of, decisions_among, task_backtest
-from eigen_core.judging.run_backtests import agents_on_market, newest_of_run, require_prices, require_shape
+from eigen_core.judging.run_backtests import (
+    agents_on_market,
+    newest_of_run,
+    require_prices,
+    require_shape,
+    with_settings,
+)
 from eigen_core.machine.performance import computing_threads
 from eigen_core.market import Panel
 from eigen_core.market.build import TrainingDays, inference_panel
@@ -257,7 +263,15 @@ class Act:
     ledger: Path
 
 
-def act(store: str, run: str, *, data: str | None = None, date: str | None = None, ledger: Path | None = None) -> Act:
+def act(
+    store: str,
+    run: str,
+    *,
+    data: str | None = None,
+    date: str | None = None,
+    ledger: Path | None = None,
+    settings: Iterable[str] = (),
+) -> Act:
     """Return the orders of a run's champion after the close of a day, and write them to the ledger.
 
     Args:
@@ -265,6 +279,7 @@ def act(store: str, run: str, *, data: str | None = None, date: str | None = Non
         data: path of newer prices; None: `EIGEN_DATA`, or else the path that the run was trained with.
         date: the day (YYYY-MM-DD); None: the last day of the prices.
         ledger: file of the ledger; None: `act.json` in the run's local folder.
+        settings: changeable settings of the market, as market.KEY=VALUE, by which the prices are read.
 
     The account begins on the ledger's first date. The champion trades all days since then again, on the present prices:
     the replay. Orders that the ledger already has stay unchanged.
@@ -277,7 +292,7 @@ def act(store: str, run: str, *, data: str | None = None, date: str | None = Non
     if date is not None:
         _require_date(date)
     opened = Run.open(store, run)
-    config = opened.config_to_resume(data)
+    config = with_settings(opened.config_to_resume(data), settings, ("market.",))
     require_prices(config, run)
     contents, manifest = newest_of_run(opened)
     weights = stored_weights(contents, manifest, CHAMPION)

@@ -28,7 +28,7 @@ from eigen_core.judging.verdicts import Verdict, draws_for, judge_of
 from eigen_core.machine.performance import computing_threads
 from eigen_core.market import Panel, build_panel
 from eigen_core.runs.evaluation_log import Looks, keep_look, looks_at
-from eigen_core.runs.handle import Run, RunStatus
+from eigen_core.runs.handle import Run, RunStatus, is_changeable
 from eigen_core.trading.equity import daily_rates, share_of
 from eigen_core.trading.metrics import drawdowns
 
@@ -101,7 +101,7 @@ def play(
 ) -> tuple[SpanResult, Callable[[], Backtest]]:
     """Return what agents earn, and a function that adds this to the evaluation log and judges it; see `backtest`."""
     opened = Run.open(store, run)
-    status, config = opened.status(), _with_account(opened.config_to_resume(), settings)
+    status, config = opened.status(), with_settings(opened.config_to_resume(), settings)
     require_prices(config, run)
     span = _default_span(status) if span is None else span
     weights, generation, panel = agents_on_market(opened, config, agent)
@@ -177,13 +177,17 @@ def require_prices(config: Config, run: str) -> None:
         )
 
 
-def _with_account(config: Config, settings: Iterable[str]) -> Config:
+def with_settings(
+    config: Config, settings: Iterable[str], sections: tuple[str, ...] = ("account.", "market.")
+) -> Config:
+    """Return a run's configuration with settings `key=value` of the sections, of the market only changeable ones."""
     changed = config_from_values(merge(config.model_dump(), parse_assignments(settings)))
-    other = [key for key in differing_keys(config, changed) if not key.startswith("account.")]
-    if other:
-        raise InputError(
-            f"{other[0]} is fixed by the run: leave it out. A backtest can change only the settings under account."
-        )
+    for key in differing_keys(config, changed):
+        if not key.startswith(sections) or not is_changeable(key):
+            raise InputError(
+                f"{key} is fixed by the run: leave it out. Here only changeable settings under "
+                f"{' and '.join(section.rstrip('.') for section in sections)} can be given."
+            )
     return changed
 
 

@@ -345,6 +345,9 @@ def act(
     data: Annotated[str | None, option("PATH", "Newer prices.", "where the run's prices are")] = None,
     date: Annotated[str | None, option("DATE", "Decide after the close of this day.", "last of the prices")] = None,
     ledger: Annotated[Path | None, option("FILE", "File that keeps the orders.", "in the run's folder")] = None,
+    assignments: Annotated[
+        list[str] | None, option("KEY=VALUE", "How prices are read: market.events, for example.", None, "--set")
+    ] = None,
     store: Store = None,
     as_json: Json = False,
 ) -> None:
@@ -352,7 +355,7 @@ def act(
     from eigen_core.judging.act import act as decide
 
     with progress_shown():
-        found = decide(store_of(store), name, data=data, date=date, ledger=ledger)
+        found = decide(store_of(store), name, data=data, date=date, ledger=ledger, settings=assignments or ())
     print_result(as_json, act_document, print_act, found)
 
 

@@ -125,6 +125,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "act on no day": (["act", "small", "--date", "2050-01-03"], "2050-01-03"),
     "act on no data": (["act", "small", "--data", "none.csv"], "none.csv"),
     "act on other symbols": (["act", "small", "--data", "columns.csv"], "CCC"),
+    "act of another run": (["act", "small", "--set", "seed=2"], "seed is fixed by the run"),
     "act below a file": (["act", "small", "--ledger", "file/act.json"], "file"),
     "importance": (["importance", "small", "--agent", "99"], "99"),
     **{
