@@ -15,6 +15,7 @@ BENCHMARKS = (
     "checkpoints",
     "pauses",
     "baselines",
+    "halts",
     "overhead",
     "goodput",
     "memoryplan",

@@ -144,12 +144,10 @@ class _Case:
             replay={"capacity": 50_000, "minimum": 1},
             learner={
                 "algorithm": self.algorithm,
-                "gradient_steps": self.steps,
                 "batch_size": self.batch,
-                "epochs": _EPOCHS,
-                "policy_delay": 2,
                 "actor_learning_rate": 3e-4,
                 "weight_decay": 0.0,
+                **({"epochs": _EPOCHS} if self.algorithm == "ppo" else {"gradient_steps": self.steps}),
             },
             evaluation={"slices": 1, "lowest": 1},
         )
