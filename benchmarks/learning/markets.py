@@ -16,12 +16,12 @@ from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.market import Panel
 from eigen_core.market.build import panel_of_clean_prices
+from eigen_core.market.cleaning import prices_fingerprint
 from eigen_core.trading.synthetic import (
     FEATURE,
     coming_returns,
     persistent_noise,
     planted_signal,
-    prices_fingerprint,
     with_feature,
     with_planted_edge,
 )

@@ -173,6 +173,8 @@ class _StateDocument(Record):
     """Validation, score, generation and agent of the champion, as in the newest record of the history."""
     panel: str
     """`Task.fingerprint`, the hash of the data."""
+    origin: Mapping[str, str] = {}
+    """`Panel.origin`; empty if the data are no price files, or an earlier version of Eigen wrote it."""
 
 
 _STATE = TypeAdapter(_StateDocument)
@@ -217,6 +219,7 @@ def snapshot(state: TrainingState) -> Snapshot:
             "agent": champion.agent,
         },
         panel=state.task.fingerprint,
+        origin=_origin(state),
     )
     return Snapshot(
         generation=state.generation,
@@ -344,12 +347,24 @@ def require_same_data(state: TrainingState, document: JsonValue, generation: int
 
 
 def _require_same_data(state: TrainingState, document: _StateDocument, generation: int) -> None:
-    if document.panel != state.task.fingerprint:
+    here, there = _origin(state), document.origin
+    if document.panel != state.task.fingerprint and not same_prices(here, there):
+        days = f" of {there['first']} to {there['last']}" if "first" in there and "last" in there else ""
         raise InputError(
             f"generation {generation} was trained on other data: their hash was {document.panel[:12]}, and these data "
-            f"have {state.task.fingerprint[:12]}. Use the data and feature functions that the run was started with, "
-            "or start a new run."
+            f"have {state.task.fingerprint[:12]}. Use the data{days} and feature functions that the run was started "
+            "with, or start a new run."
         )
+
+
+def same_prices(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
+    """Whether two panels were built from the same prices of the same days, given `Panel.origin` of both."""
+    return "content" in one and all(one.get(key) == other.get(key) for key in ("content", "first", "last"))
+
+
+def _origin(state: TrainingState) -> dict[str, str]:
+    found = state.task.metadata().get("origin")
+    return TypeAdapter(dict[str, str]).validate_python(found or {})
 
 
 def _on(device: torch.device, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

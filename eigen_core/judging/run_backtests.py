@@ -21,7 +21,7 @@ from eigen_core.common.text import count
 from eigen_core.config import Config, merge
 from eigen_core.config.loading import config_from_values, differing_keys, parse_assignments
 from eigen_core.config.registry import has_prices
-from eigen_core.generation.state import resolve_device
+from eigen_core.generation.state import resolve_device, same_prices
 from eigen_core.judging.backtest import SpanResult, task_backtest
 from eigen_core.judging.statistics import sharpe_ratio
 from eigen_core.judging.verdicts import Verdict, draws_for, judge_of
@@ -242,7 +242,8 @@ def _panel_of(contents: RunContents, manifest: Manifest, config: Config) -> Pane
     panel, _ = build_panel(config)
     description = contents.document(manifest, CHAMPION)
     trained_on = description.get("panel") if isinstance(description, dict) else None
-    if trained_on != panel.fingerprint:
+    origin = description.get("origin") if isinstance(description, dict) else None
+    if trained_on != panel.fingerprint and not (isinstance(origin, dict) and same_prices(panel.origin, origin)):
         raise InputError(
             f"Run '{contents.name}' was trained on other data (hash {str(trained_on)[:12]}) than those here (hash "
             f"{panel.fingerprint[:12]}). Set the environment variable EIGEN_DATA to the path of its training data."

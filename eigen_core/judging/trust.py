@@ -30,9 +30,8 @@ from eigen_core.judging.verdicts import POWER, SIGNIFICANCE, Claim, verdict_on
 from eigen_core.machine.performance import computing_threads
 from eigen_core.market import Panel
 from eigen_core.market.build import panel_of_clean_prices, read_market
-from eigen_core.market.cleaning import CleanPrices
+from eigen_core.market.cleaning import CleanPrices, prices_fingerprint
 from eigen_core.trading.synthetic import (
-    prices_fingerprint,
     require_choice,
     unpredictable_prices,
     with_planted_edge,

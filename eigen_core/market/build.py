@@ -1,7 +1,7 @@
 """Build the panel of a configuration: read, clean, compute features, normalise; and cache it."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -14,7 +14,7 @@ from eigen_core.common.process import default_cache_root
 from eigen_core.common.progress import report_progress
 from eigen_core.config import Config, MarketConfig
 from eigen_core.machine import headroom_bytes, release_free_memory
-from eigen_core.market.cleaning import CleanPrices, clean_prices
+from eigen_core.market.cleaning import CleanPrices, clean_prices, prices_fingerprint
 from eigen_core.market.events import apply_events, described_events, refuse_suspicious
 from eigen_core.market.features import PanelFeatures, Series, feature_functions, look_ahead_of_functions
 from eigen_core.market.formats import BAR
@@ -44,7 +44,7 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
     market = config.market
     source = find_source(market)
     computed = _read_features(source, config) if feature_functions(market) else None
-    fingerprint = panel_fingerprint(source, market, computed[0] if computed else None)
+    fingerprint = panel_fingerprint(source.hashes, market, computed[0] if computed else None)
     root = cache_root if cache_root is not None else default_cache_root()
     folder = root / "panels"
     found = load_panel(folder, fingerprint, market)
@@ -56,6 +56,7 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
         config.require_days(features.shape[0])
         report = replace(report, look_ahead=tuple(map(str, look_ahead_of_functions(features))))
         panel = panel_of_clean_prices(features.prices, market, fingerprint)
+        panel = replace(panel, origin=_origin(source, features, market))
         del features, computed
         store_panel(folder, panel, report)
         # Return the stored panel: mapped, not a second copy in memory.
@@ -73,6 +74,22 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
     return panel, replace(
         report, source=str(source.path), ignored_files=source.ignored, events=described_events(market)
     )
+
+
+def _origin(source: Source, features: PanelFeatures, market: MarketConfig) -> dict[str, str]:
+    days, own = features.prices.days, features if feature_functions(market) else None
+    of_all_days = market.model_copy(update={"first_date": None, "last_date": None})
+    return {
+        "files": panel_fingerprint(source.hashes, market),
+        "content": panel_fingerprint([("prices", prices_fingerprint(features.prices))], of_all_days, own),
+        "first": str(days[0]),
+        "last": str(days[-1]),
+    }
+
+
+def files_are_those_of(origin: Mapping[str, object], market: MarketConfig) -> bool:
+    """Whether files and settings of `market` are those of a panel with this `origin` (`Panel.origin`)."""
+    return panel_fingerprint(find_source(market).hashes, market) == origin.get("files")
 
 
 def read_market(config: Config) -> CleanPrices:
@@ -158,6 +175,7 @@ def panel_of_clean_prices(prices: CleanPrices, market: MarketConfig, fingerprint
         feature_names=features.names,
         splits=splits,
         fingerprint=fingerprint,
+        origin={},
     )
 
 

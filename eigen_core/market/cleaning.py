@@ -1,6 +1,7 @@
 """Turn rows into clean daily prices of all symbols, and find suspicious prices. Cleaning a day uses no later days."""
 
 import difflib
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -64,6 +65,15 @@ class CleanPrices:
     def traded(self) -> NDArray[np.bool_]:
         """Days with a price on which a symbol traded, bool `[days, symbols]`: all of them if it has no volumes."""
         return _traded(self.close, self.volume)
+
+
+def prices_fingerprint(prices: CleanPrices) -> str:
+    """Return the SHA-256 of the prices: of the same days and values in another file, it is the same."""
+    digest = hashlib.sha256(repr((prices.symbols, prices.assets, tuple(prices.own))).encode())
+    grids = (prices.open, prices.high, prices.low, prices.close, prices.volume, *prices.own.values())
+    for values in (prices.days, *grids):
+        digest.update(np.ascontiguousarray(values).view(np.uint8).data)
+    return digest.hexdigest()
 
 
 def _traded(close: Grid, volume: Grid) -> NDArray[np.bool_]:

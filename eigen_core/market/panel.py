@@ -7,8 +7,8 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from io import BufferedRandom
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,7 +24,6 @@ from eigen_core.common.files import open_regular_file
 from eigen_core.config import Config, MarketConfig
 from eigen_core.market.features import PanelFeatures, Series, forward_fill
 from eigen_core.market.formats import BAR
-from eigen_core.market.reading import Source
 from eigen_core.market.report import DataReport
 
 logger = logging.getLogger(__name__)
@@ -36,7 +35,7 @@ _FEWEST_DAYS = 60
 _SMALLEST_DEVIATION = 1e-8
 _RESULT_BITS = 16
 # `_FORMAT` is part of the fingerprint; a cached panel with another `_READING` is rebuilt.
-_FORMAT, _READING = 1, 10
+_FORMAT, _READING = 1, 11
 _ARRAYS = ("features", "valid", *BAR, "dates")
 _UNFINISHED, _UNFINISHED_SECONDS, _COPIED_BYTES = ".unfinished-", 86_400.0, 1 << 20
 
@@ -88,6 +87,8 @@ class Panel:
             volume of zero.
         dates: datetime64[D] `[days]`, increasing.
         fingerprint: SHA-256 of all inputs of the panel, by which caches and runs tell panels apart.
+        origin: if it was built from price files: SHA-256 of these (`files`) and of their prices and settings
+            (`content`), `first` and `last` day. Another file with the same prices on these days has the same `content`.
     """
 
     features: NDArray[np.float32]
@@ -101,6 +102,7 @@ class Panel:
     feature_names: tuple[str, ...]
     splits: Splits
     fingerprint: str
+    origin: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def days(self) -> int:
@@ -184,6 +186,7 @@ def panel_of_prices(
         feature_names=tuple(feature_names),
         splits=Splits.of_days(days, market),
         fingerprint=digest.hexdigest(),
+        origin={},
     )
 
 
@@ -224,8 +227,13 @@ def _scaled(values: Series, mean: Series, deviation: Series) -> NDArray[np.float
     return np.nan_to_num(np.clip((values - mean) / deviation, -FEATURE_BOUND, FEATURE_BOUND)).astype(np.float32)
 
 
-def panel_fingerprint(source: Source, market: MarketConfig, features: PanelFeatures | None) -> str:
-    """Return the SHA-256 (hexadecimal) of a panel's inputs; `features` None: `market` has no feature functions."""
+def panel_fingerprint(
+    files: Sequence[tuple[str, str]], market: MarketConfig, features: PanelFeatures | None = None
+) -> str:
+    """Return the SHA-256 (hexadecimal) of a panel's inputs: names and SHA-256 of its files, settings, own features.
+
+    `features` None: those that `market.own_features` name are left out.
+    """
     within_days = market.intraday == "aggregate"
     # `refuse` also drops an unfinished last day of bars.
     counted = ("drop", "refuse") if within_days else ("drop",)
@@ -249,7 +257,7 @@ def panel_fingerprint(source: Source, market: MarketConfig, features: PanelFeatu
         # What is kept changes no price, unless it would be dropped.
         "events": [str(one) for one in market.price_events if one.kind != "keep" or market.suspicious == "drop"],
     }
-    inputs = {"format": _FORMAT, "files": [(file.name, file.sha256) for file in source.files]}
+    inputs = {"format": _FORMAT, "files": files}
     inputs |= {name: getattr(market, name) for name in ("context", "features", "validation_days", "holdout_days")}
     # Only non-default values: older fingerprints do not contain these settings.
     inputs |= {name: value for name, value in optional.items() if value}
@@ -286,6 +294,7 @@ def load_panel(folder: Path, fingerprint: str, market: MarketConfig) -> tuple[Pa
             raise ValueError("another version of Eigen read its prices")
         report = TypeAdapter(DataReport).validate_python(content["report"])
         symbols, names = (_TEXTS.validate_python(content[key]) for key in ("symbols", "feature_names"))
+        origin = TypeAdapter(dict[str, str]).validate_python(content["origin"])
         if arrays["features"].shape != (len(arrays["dates"]), len(symbols), len(names)):
             raise ValueError("its names do not fit its features")
     except (OSError, SafetensorError, ValueError, LookupError, TypeError, RecursionError) as error:
@@ -295,7 +304,15 @@ def load_panel(folder: Path, fingerprint: str, market: MarketConfig) -> tuple[Pa
         array.setflags(write=False)
     dates = arrays.pop("dates").astype("datetime64[D]")
     splits = Splits.of_days(len(dates), market)
-    panel = Panel(**arrays, dates=dates, symbols=symbols, feature_names=names, splits=splits, fingerprint=fingerprint)
+    panel = Panel(
+        **arrays,
+        dates=dates,
+        symbols=symbols,
+        feature_names=names,
+        splits=splits,
+        fingerprint=fingerprint,
+        origin=origin,
+    )
     return panel, report
 
 
@@ -325,7 +342,7 @@ def store_panel(folder: Path, panel: Panel, report: DataReport) -> None:
     """Write `FINGERPRINT-SHA256.safetensors`, with the SHA-256 of the file; `InputError` if that fails."""
     arrays = {name: np.ascontiguousarray(getattr(panel, name)) for name in _ARRAYS}
     arrays["dates"] = panel.dates.astype(np.int64)
-    content = {name: getattr(panel, name) for name in ("fingerprint", "symbols", "feature_names")}
+    content = {name: getattr(panel, name) for name in ("fingerprint", "symbols", "feature_names", "origin")}
     content |= {"reading": _READING, "report": asdict(report)}
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -112,6 +112,11 @@ class Source:
     files: tuple[SourceFile, ...]
     ignored: tuple[str, ...] = ()
 
+    @property
+    def hashes(self) -> list[tuple[str, str]]:
+        """Name and SHA-256 of each price file."""
+        return [(file.name, file.sha256) for file in self.files]
+
 
 def find_source(market: MarketConfig) -> Source:
     """Find and hash the price files of `market.data`; `InputError` if there are none or they cannot be read."""

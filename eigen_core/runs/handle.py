@@ -34,6 +34,7 @@ from eigen_core.config.loading import config_from_values, differing_keys, values
 from eigen_core.config.machine_settings import MACHINE_SETTINGS, TASK_VARIABLE, machine_values, names_module
 from eigen_core.config.market import absolute_data, own_path
 from eigen_core.config.model import CheckpointConfig
+from eigen_core.config.registry import has_prices
 from eigen_core.config.stored import config_from_stored, current_values, stored_values
 from eigen_core.runs.journals import (
     STARTS,
@@ -210,7 +211,7 @@ class Run:
         before = own_path(config.market.data)
         given = data or (before and os.environ.get("EIGEN_DATA"))
         if given:
-            return _changed(config, market={"data": absolute_data(given)})
+            return self.on_its_days(_changed(config, market={"data": absolute_data(given)}))
         unknown = self.location.remote and self._known is None
         if before is not None and (unknown or not Path(os.path.expanduser(before)).exists()):
             why = "this machine does not know where it is" if unknown else "it is not there any more"
@@ -218,7 +219,31 @@ class Run:
                 f"Run '{self.name}' was trained on {quoted(Path(before).name)}, and {why}: give it with --data, or as "
                 "the environment variable EIGEN_DATA."
             )
-        return config
+        return self.on_its_days(config)
+
+    def on_its_days(self, config: Config) -> Config:
+        """Return `config` with the first and last day of the run's prices, if their files are others than at its begin.
+
+        Whether their prices on these days are the same, the task's data show when they are read.
+        """
+        if self.newest is None or not has_prices(config.task):
+            return config
+        contents, manifest = self.newest
+        try:
+            described = contents.document(manifest, "champion")
+        except (DamagedGenerationError, KeyError):
+            return config
+        origin = described.get("origin") if isinstance(described, dict) else None
+        # Imported here because it loads pandas, which a table of runs does without.
+        from eigen_core.market.build import files_are_those_of
+
+        if not isinstance(origin, dict) or not origin or files_are_those_of(origin, config.market):
+            return config
+        first, last = str(origin.get("first")), str(origin.get("last"))
+        _warn_once(
+            f"Run '{self.name}' was begun with other price files. Of these, only its days are used: {first} to {last}."
+        )
+        return _changed(config, market={"first_date": first, "last_date": last})
 
     def _say_left_out(self) -> None:
         stored = flatten(machine_values(current_values(self._latest_values)))
@@ -242,10 +267,12 @@ class Run:
         begun = _config_of(self.location, self._begun_values)
         before, now = own_path(begun.market.data), own_path(config.market.data)
         moved = set()
-        remote = self.location.remote
-        if before is not None and now is not None and (remote or not Path(os.path.expanduser(before)).exists()):
-            # The data may have moved: their hash shows later whether they are those that the run began with.
-            moved = {"market.data"}
+        # The data may have moved, or continue: their hash shows later whether they are those that the run began with.
+        if self.newest is not None:
+            moved |= {"market.first_date", "market.last_date"}
+        gone = before is not None and not Path(os.path.expanduser(before)).exists()
+        if before is not None and now is not None and (self.location.remote or gone or self.newest is not None):
+            moved.add("market.data")
         differing = [key for key in differing_keys(begun, config) if not is_changeable(key) and key not in moved]
         if differing:
             raise InputError(

@@ -308,6 +308,7 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
             "assets": self.panel.assets,
             "features": list(self.panel.feature_names),
             "panel": self.panel.fingerprint,
+            "origin": dict(self.panel.origin),
             "training": asdict(TrainingDays.of(self.panel)),
         }
 

@@ -57,14 +57,6 @@ def unpredictable_prices(prices: CleanPrices, seed: int) -> CleanPrices:
     return replace(prices, open=opened, high=high, low=low, close=close, volume=volume, own=own)
 
 
-def prices_fingerprint(prices: CleanPrices) -> str:
-    digest = hashlib.sha256(repr((prices.symbols, prices.assets, tuple(prices.own))).encode())
-    grids = (prices.open, prices.high, prices.low, prices.close, prices.volume, *prices.own.values())
-    for values in (prices.days, *grids):
-        digest.update(np.ascontiguousarray(values).view(np.uint8).data)
-    return digest.hexdigest()
-
-
 def _stationary_days(days: int, generator: np.random.Generator) -> NDArray[np.int64]:
     """Draw blocks of consecutive days, whose lengths are geometric; day 0 follows the last day: int64 `[days]`."""
     begins = generator.random(days) < 1.0 / MEAN_BLOCK_DAYS

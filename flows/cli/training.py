@@ -75,6 +75,7 @@ def train(
                     f"Run '{name}' exists in {run.location.store.url}: choose another name, or leave out --fresh."
                 )
             run.require_same_settings(config)
+            config = run.on_its_days(config)
         # The first generation of a process warms up caches and allocators.
         profiled = None
         if profile:

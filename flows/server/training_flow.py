@@ -100,7 +100,8 @@ def _named(config: Config, run: str, *, resume: bool, unnamed: bool = False) -> 
     """Return the run with `config`; with `resume`, with its stored configuration and this machine's settings."""
     require_store(config.checkpoint)
     if not resume:
-        return ChosenRun(Run.of(config, run), config, unnamed)
+        found = Run.of(config, run)
+        return ChosenRun(found, found.on_its_days(config), unnamed)
     own = merge(machine_values(config.model_dump()), _launch_settings(run))
     found = Run.open(config.checkpoint.store, run, config.checkpoint.local, own)
     return ChosenRun(found, found.config_to_resume(config.market.data), unnamed)

@@ -6,11 +6,10 @@ from science_cases import random_panel, small_config
 from scipy.signal import lfilter
 
 from eigen_core.common.randomness import keyed_generator
-from eigen_core.market.cleaning import CleanPrices
+from eigen_core.market.cleaning import CleanPrices, prices_fingerprint
 from eigen_core.trading.synthetic import (
     FEATURE,
     coming_returns,
-    prices_fingerprint,
     unpredictable_prices,
     with_planted_edge,
 )
