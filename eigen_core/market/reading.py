@@ -543,8 +543,7 @@ def _csv_table(content: bytes, file: SourceFile, market: MarketConfig) -> _Table
             skiprows=above + skipped,
             names=list(range(width)),
             index_col=False,
-            # As categories, repeated texts are read faster.
-            dtype=dict.fromkeys(as_text, "str" if len(as_text) == len(names) else "category"),
+            dtype=dict.fromkeys(as_text, "str"),
             keep_default_na=False,
             na_values=missing,
             skipinitialspace=True,

@@ -97,6 +97,12 @@ def test_tickers_that_look_like_headings_or_markers(tmp_path: Path) -> None:
     assert cleaned(write_text(tmp_path / "long.csv", text))[0].symbols == ("000001", "NA", "TRUE", "nan")
 
 
+@pytest.mark.parametrize("ticker", ["TRUE", "000001", "2.0", "1e3"])
+def test_a_ticker_stays_the_text_that_it_is(tmp_path: Path, ticker: str) -> None:
+    text = f"Date,Ticker,Close\n2020-01-02,{ticker},1\n2020-01-03,{ticker},2\n"
+    assert cleaned(write_text(tmp_path / "p.csv", text))[0].symbols == (ticker,)
+
+
 def test_other_files_of_a_folder_are_reported(tmp_path: Path, bars: pd.DataFrame) -> None:
     folder = tmp_path / "prices"
     (folder / "sub").mkdir(parents=True)
