@@ -105,8 +105,8 @@ def refuse_suspicious(suspicious: Sequence[SuspiciousRow], market: MarketConfig)
     events = [*market.events, *reversed(each.values())]
     advice = "Correct them, "
     if len(events) <= _MOST_EVENTS:
-        setting = shlex.quote(f"market.events={json.dumps(events, ensure_ascii=False)}")
-        advice = f"Decide about each with `--set {setting}`, after a choice among {_KINDS}. Or "
+        setting = f"market.events={json.dumps(events, ensure_ascii=False)}"
+        advice = f"Decide about each with `--set {shlex.quote(setting)}`, after a choice among {_KINDS}. Or "
     levels = {row.symbol: None for row in found if row.kind == "not positive" and row.symbol in market.context}
     flag = f"market.levels=[{','.join((*market.levels, *levels))}]"
     level = f"If {', '.join(levels)} is no price but a level, add `--set {shlex.quote(flag)}`. " if levels else ""

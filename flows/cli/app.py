@@ -11,6 +11,7 @@ from eigen_core import __version__
 from eigen_core.common.process import set_umask
 from flows.cli import doctor, judging, plan, runs, server, sweep, training, walk
 from flows.cli.common import sentences
+from flows.server.prefect_settings import refuse_settings_of_the_folder
 
 _EXAMPLES = """[bold]Examples[/]
 
@@ -75,6 +76,7 @@ def eigen(
 ) -> None:
     """Train a population of trading agents by evolutionary reinforcement learning."""
     set_umask(os.environ)
+    refuse_settings_of_the_folder()
 
 
 for command in (

@@ -2,11 +2,15 @@
 
 import json
 import os
+import tomllib
 import warnings
 from collections.abc import Mapping
+from io import StringIO
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
+from eigen_core.common.errors import InputError
 from flows.server.prefect_internals import EVENTS_IN_ORDER_OF_ARRIVAL, LEASES_IN_FILES
 
 # Prefect keeps the event of each state of a task run for a week: three quarters of what a training adds to Prefect's
@@ -50,6 +54,55 @@ def prepare_environment() -> None:
     os.environ.update(flow_environment(os.environ))
     # `require_home` explains this error where the folder is needed.
     warnings.filterwarnings("ignore", message="Failed to create the Prefect home directory")
+
+
+_OF_ANY_FOLDER = {
+    f"PREFECT_{name}"
+    for name in ("API_URL", "API_KEY", "API_AUTH_STRING", "UI_URL", "UI_API_URL", "LOGGING_LEVEL", "LOGGING_COLORS")
+}
+"""Settings of Prefect that choose no code and no path on this machine."""
+
+
+def refuse_settings_of_the_folder() -> None:
+    """Raise `InputError` if a settings file of Prefect in the working directory has settings that could choose code.
+
+    Prefect reads these files wherever it is imported. A configuration of its logging, for example, can call any
+    function, and the directory may be somebody else's.
+    """
+    for name in (".env", "prefect.toml", "pyproject.toml"):
+        file = Path(name).absolute()
+        if not file.is_file():
+            continue
+        try:
+            text = file.read_text(encoding="utf-8", errors="replace")
+            settings = _names_in(name, text)
+        except OSError:
+            continue
+        except ValueError as error:
+            raise InputError(f"{file} cannot be read as settings of Prefect: {error}. Correct or remove it.") from error
+        if foreign := sorted(settings - _OF_ANY_FOLDER):
+            raise InputError(
+                f"{file} sets {foreign[0]}. A file of the working directory must not choose what is executed: set it "
+                f"as an environment variable instead. Eigen accepts {', '.join(sorted(_OF_ANY_FOLDER))} there."
+            )
+
+
+def _names_in(name: str, text: str) -> set[str]:
+    """Return the variables of Prefect that a settings file sets, as names of environment variables."""
+    if "prefect" not in text.lower() and name != "prefect.toml":
+        return set()
+    if name == ".env":
+        from dotenv import dotenv_values
+
+        keys = {key.upper() for key in dotenv_values(stream=StringIO(text), interpolate=False)}
+        return {key for key in keys if key.startswith("PREFECT_")}
+    from eigen_core.config.explain import flatten
+
+    values: Any = tomllib.loads(text)
+    for table in () if name == "prefect.toml" else ("tool", "prefect"):
+        values = values.get(table, {}) if isinstance(values, dict) else {}
+    names = (key.replace(".", "_").upper() for key in flatten(values))
+    return {key if key.startswith("PREFECT_") else f"PREFECT_{key}" for key in names}
 
 
 def flow_environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -85,3 +85,32 @@ def test_a_server_its_worker_and_their_flow_runs_execute_no_module_of_their_work
     finally:
         operated.kill_all()
     assert not executed.exists(), executed.read_text()
+
+
+CALLS = "version: 1\nformatters: {called: {(): os.mkdir, path: executed}}\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "refused"),
+    [
+        (".env", "export Prefect_Logging_Config_Path=called.yml", "PREFECT_LOGGING_CONFIG_PATH"),
+        (".env", "PREFECT_HOME = .", "PREFECT_HOME"),
+        (".env", "PREFECT_PROFILES_PATH='profiles.toml'", "PREFECT_PROFILES_PATH"),
+        ("prefect.toml", 'logging = {config_path = "called.yml"}', "PREFECT_LOGGING_CONFIG_PATH"),
+        ("prefect.toml", "logging = [", "prefect.toml cannot be read"),
+        ("pyproject.toml", '[tool.prefect]\nhome = "."', "PREFECT_HOME"),
+        (".env", "PREFECT_LOGGING_LEVEL=DEBUG\nOTHER=1", ""),
+        ("pyproject.toml", '[tool.prefect.logging]\nlevel = "DEBUG"\n[tool.other]\nhome = "."', ""),
+    ],
+)
+def test_no_settings_file_of_the_working_folder_chooses_code(
+    tmp_path: Path, file: str, content: str, refused: str
+) -> None:
+    (tmp_path / file).write_text(content)
+    for name in ("called.yml", "logging.yml"):
+        (tmp_path / name).write_text(CALLS)
+    ended = run_eigen(["logs", "first"], environment=eigen_environment(tmp_path / "home"), folder=tmp_path)
+    assert not (tmp_path / "executed").exists()
+    assert ended.returncode == 2
+    assert refused in ended.stderr
+    assert ("No server runs here" in ended.stderr) == (not refused)

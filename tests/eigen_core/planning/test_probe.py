@@ -60,7 +60,7 @@ def test_more_at_a_time_takes_more_and_the_time_is_that_of_all_steps() -> None:
                 **wide,
             ),
             days=400,
-            assets=30,
+            assets=120,
         )
         for size, steps in ((1, 4), (12, 200))
     )
