@@ -176,7 +176,8 @@ def _investing(generator: Generator, folder: Path) -> Case:
     unit, letter = one_of(generator, ((1e3, "K"), (1e6, "M")))
     frame["Vol."] = (bars["volume"] / unit).map("{:.2f}".format) + letter
     frame["Change %"] = "0.5%"
-    bars["volume"] = frame["Vol."].str[:-1].astype(float) * unit
+    # A volume that was rounded to zero beside a moving price is unknown.
+    bars["volume"] = (frame["Vol."].str[:-1].astype(float) * unit).replace(0.0, np.nan)
     path = folder / f"{bars['symbol'][0]}.csv"
     frame.iloc[::-1].to_csv(path, index=False, encoding="utf-8-sig", quoting=1)
     return Case(path, bars, "read")
