@@ -148,6 +148,7 @@ class FileLock:
                 if time.monotonic() >= end:
                     return False
                 time.sleep(_PAUSE_SECONDS)
+            self._refuse_hard_link(descriptor)
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, this_process().model_dump_json().encode(), 0)
             closing.pop_all()
@@ -185,6 +186,14 @@ class FileLock:
             return ProcessIdentity.model_validate_json(content)
         except (OSError, InputError, ValidationError):
             return None
+
+    def _refuse_hard_link(self, descriptor: int) -> None:
+        """Raise `InputError` if the file has another name and is no lock: an archive can link to any file."""
+        if os.fstat(descriptor).st_nlink > 1 and (content := os.pread(descriptor, _MOST_BYTES, 0)):
+            try:
+                ProcessIdentity.model_validate_json(content)
+            except ValidationError:
+                raise InputError(f"{self._path} is a hard link to another file: remove it.") from None
 
     def _open(self, flags: int, closing: ExitStack) -> int:
         # O_NONBLOCK: opening a pipe would wait for its other end. O_NOFOLLOW: `acquire` empties the file.

@@ -189,7 +189,12 @@ def require_own_files(root: Path, name: str, is_checked: Callable[[str], bool] =
                 for entry in entries:
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(f"{folder}{entry.name}/")
-                    elif not entry.is_file(follow_symlinks=False) and not is_checked(f"{folder}{entry.name}"):
+                    elif (
+                        not entry.is_file(follow_symlinks=False)
+                        and not is_checked(f"{folder}{entry.name}")
+                        # A temporary file of another process may be gone by now.
+                        and os.path.lexists(entry.path)
+                    ):
                         raise ForeignPlaceError(entry.path)
     return path
 

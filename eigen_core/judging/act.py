@@ -118,14 +118,14 @@ def _mark_of(path: Path) -> Path:
 
 def write_ledger(ledger: ActLedger, path: Path) -> None:
     """Write the ledger with a checksum, replacing the file atomically; raise `InputError` if it cannot be written."""
+    with explained("write", path, _ANOTHER_FILE), replacing(path) as target:
+        target.write(checksummed({**ledger.model_dump(mode="json"), "format": "eigen act 2"}))
     mark = _mark_of(path)
     try:
         make_folder(mark.parent)
         mark.touch()
     except OSError as error:
         logger.warning("Make %s writable (%s): without it, a ledger may lose its checksum unnoticed.", mark, error)
-    with explained("write", path, _ANOTHER_FILE), replacing(path) as target:
-        target.write(checksummed({**ledger.model_dump(mode="json"), "format": "eigen act 2"}))
 
 
 _NAMES = ("open", "high", "close")

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from scipy.stats import binomtest
 
 from eigen_core.common.errors import InputError
-from eigen_core.common.files import explained, replacing
+from eigen_core.common.files import explained, open_regular_file, replacing
 from eigen_core.common.records import Record
 from eigen_core.common.text import count, percent
 from eigen_core.config import Config
@@ -223,7 +223,7 @@ class TrustTrials:
         definition = {"config": settings, "prices": prices_fingerprint(self._prices), "draws": _DRAWS}
         path = self._folder / _DEFINITION
         with explained("read the trials in", self._folder, _ANOTHER_FOLDER):
-            known = path.read_bytes()[:_MOST_BYTES] if path.exists() else None
+            known = _content_of(path) if path.exists() else None
         if known is None:
             _write(path, definition)
         elif _definition_in(known) != definition:
@@ -270,11 +270,16 @@ def _read(path: Path) -> Trial | None:
     with explained("read", path, _ANOTHER_FOLDER):
         if not path.exists():
             return None
-        content = path.read_bytes()[:_MOST_BYTES]
+        content = _content_of(path)
     try:
         return Trial.model_validate_json(content)
     except ValidationError:
         raise InputError(f"{path} holds no trial: remove it to repeat the trial.") from None
+
+
+def _content_of(path: Path) -> bytes:
+    with open_regular_file(path, follow=False) as file:
+        return file.read(_MOST_BYTES)
 
 
 def _write(path: Path, document: object) -> None:

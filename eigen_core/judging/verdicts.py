@@ -72,9 +72,13 @@ class Verdict:
 
 
 def draws_for(looks: int) -> int:
-    """Return how many random traders to draw (at least `DRAWS`), so that a result can be significant after `looks`."""
+    """Return how many random traders to draw, so that a result can be significant after `looks`.
+
+    These are `DRAWS` at least, and no more than that if even `MOST_DRAWS` cannot be enough.
+    """
     # With the fewest, not one trader may earn as much as the agents; with twice as many, one may.
-    return max(DRAWS, min(2 * int(1.0 / _significance_of_each(looks)), MOST_DRAWS))
+    fewest = int(1.0 / _significance_of_each(looks))
+    return DRAWS if fewest > MOST_DRAWS else max(DRAWS, min(2 * fewest, MOST_DRAWS))
 
 
 def verdict_on(played: SpanResult, config: Config, *, looks: int = 1, looked_at: Sequence[float] = ()) -> Verdict:

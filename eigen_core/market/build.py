@@ -78,7 +78,8 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
 
 def _origin(source: Source, features: PanelFeatures, market: MarketConfig) -> dict[str, str]:
     days, own = features.prices.days, features if feature_functions(market) else None
-    of_all_days = market.model_copy(update={"first_date": None, "last_date": None})
+    # The prices show what decisions about them have changed.
+    of_all_days = market.model_copy(update={"first_date": None, "last_date": None, "events": ()})
     return {
         "files": panel_fingerprint(source.hashes, market),
         "content": panel_fingerprint([("prices", prices_fingerprint(features.prices))], of_all_days, own),

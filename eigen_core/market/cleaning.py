@@ -69,9 +69,11 @@ class CleanPrices:
 
 def prices_fingerprint(prices: CleanPrices) -> str:
     """Return the SHA-256 of the prices: of the same days and values in another file, it is the same."""
-    digest = hashlib.sha256(repr((prices.symbols, prices.assets, tuple(prices.own))).encode())
-    grids = (prices.open, prices.high, prices.low, prices.close, prices.volume, *prices.own.values())
-    for values in (prices.days, *grids):
+    own, levels = prices.own, prices.levels
+    names = prices.symbols, prices.assets, prices.has_range, prices.has_volume, tuple(own), tuple(levels)
+    digest = hashlib.sha256(repr(names).encode())
+    grids = (prices.open, prices.high, prices.low, prices.close, prices.volume)
+    for values in (prices.days, *grids, *own.values(), *levels.values()):
         digest.update(np.ascontiguousarray(values).view(np.uint8).data)
     return digest.hexdigest()
 
@@ -200,7 +202,10 @@ def _repeated_rows(rows: PriceRows, priced: NDArray[np.bool_]) -> tuple[int, tup
     closes = pd.DataFrame({"code": rows.codes, "day": rows.days, "close": rows.prices["close"]})[priced]
     of_days = closes.groupby(["code", "day"])["close"].agg(["min", "last"])
     last = of_days["last"].groupby("code")
-    falls = of_days.index[np.fmax(of_days["min"], last.shift(-1)) * _BACK < last.shift()]
+    following = last.shift(-1)
+    # Nothing shows yet whether the price of the last day comes back.
+    back = np.where(following.isna(), _OPENS_AT, _BACK)
+    falls = of_days.index[np.fmax(of_days["min"], following) * back < last.shift()]
     kept = {(code, str(day.date())) for code, day in falls}
     twice = [
         SuspiciousRow("twice", rows.symbols[key[0]], key[1], words, event="keep" if key in kept else "drop")
@@ -300,7 +305,7 @@ def suspicious_prices(
             # Vendors write zeros on days without trading.
             for row in np.flatnonzero(wrong if role == "close" else wrong & (volume != 0.0)).tolist():
                 kind: SuspiciousKind = "not positive" if role == "close" else "unusable"
-                comes_back = row < own.max(initial=-1) or not volume[row] > 0.0
+                comes_back = row < own.max(initial=-1) or volume[row] == 0.0
                 detail = f"{role} {values[row]:g}".removeprefix("close ")
                 yield SuspiciousRow(kind, symbol, str(days[row]), detail, event="drop" if comes_back else "keep")
         opened, high, low, close = (clean[role][own] for role in BAR)

@@ -35,7 +35,7 @@ _FEWEST_DAYS = 60
 _SMALLEST_DEVIATION = 1e-8
 _RESULT_BITS = 16
 # `_FORMAT` is part of the fingerprint; a cached panel with another `_READING` is rebuilt.
-_FORMAT, _READING = 1, 11
+_FORMAT, _READING = 1, 12
 _ARRAYS = ("features", "valid", *BAR, "dates")
 _UNFINISHED, _UNFINISHED_SECONDS, _COPIED_BYTES = ".unfinished-", 86_400.0, 1 << 20
 

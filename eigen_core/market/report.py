@@ -34,7 +34,7 @@ _KINDS: dict[SuspiciousKind, str] = {
     "proved": "A change by a factor of two or more that its row proves, since it joins the last close: kept",
     "stale": "The same close on ten or more consecutive days, probably without trading",
     "unfinished": "Bars of the last day end before the usual time",
-    "unusual hour": "A bar before or after the usual hours, which is not part of the day",
+    "unusual hour": "A bar before or after the usual hours, which opens or closes its day",
 }
 _HARMLESS: frozenset[SuspiciousKind] = frozenset(("move", "proved", "unusable", "stale", "unfinished", "unusual hour"))
 

@@ -106,7 +106,7 @@ def rows_of_days(parts: Sequence[FileRows], market: MarketConfig, where: str) ->
     unfinished = str(day.max().date()) if ((rows["local"] != day) == (day == day.max())).all() else ""
     if has_bars:
         _refuse_bars(rows, market, where)
-        rows, found = _usual_hours(rows, symbols) if market.suspicious != "keep" else (rows, ())
+        found = _unusual_hours(rows, symbols)
         rows, repeated, unfinished = _days_of_bars(rows, symbols, where)
         counts |= {"bars": int(rows["bars"].sum()), "duplicate_rows": repeated, "time_zone": market.time_zone or ""}
     if unfinished and market.suspicious != "keep" and (rows["day"] < unfinished).any():
@@ -212,8 +212,8 @@ def _refuse_bars(rows: pd.DataFrame, market: MarketConfig, where: str) -> None:
         )
 
 
-def _usual_hours(rows: pd.DataFrame, symbols: Sequence[str]) -> tuple[pd.DataFrame, tuple[SuspiciousRow, ...]]:
-    """Return bars without those before or after the usual hours, and these: their close is not that of a session.
+def _unusual_hours(rows: pd.DataFrame, symbols: Sequence[str]) -> tuple[SuspiciousRow, ...]:
+    """Return the bars before or after the usual hours. They stay: only later days could show that hours have changed.
 
     An hour is usual if 1 % of the days have bars as early, and 1 % as late; under 100 days do not show it.
     """
@@ -221,18 +221,15 @@ def _usual_hours(rows: pd.DataFrame, symbols: Sequence[str]) -> tuple[pd.DataFra
     of_days = seconds.groupby(rows["day"]).agg(["min", "max"])
     rare = int(_UNUSUAL_DAYS * len(of_days))
     if not rare:
-        return rows, ()
+        return ()
     # The first time that more days than `rare` begin by, and the last that more of them end at.
     first, last = np.sort(of_days["min"])[rare], np.sort(of_days["max"])[-rare - 1]
     unusual = (seconds < first) | (seconds > last)
-    if not unusual.any():
-        return rows, ()
     places = rows[unusual].sort_values(["code", "local"])
-    found = tuple(
-        SuspiciousRow("unusual hour", symbols[code], str(day.date()), f"{local:%H:%M}", left_out=True)
+    return tuple(
+        SuspiciousRow("unusual hour", symbols[code], str(day.date()), f"{local:%H:%M}")
         for code, day, local in zip(places["code"], places["day"], places["local"], strict=True)
     )
-    return rows[~unusual], found
 
 
 def _days_of_bars(rows: pd.DataFrame, symbols: Sequence[str], where: str) -> tuple[pd.DataFrame, int, str]:

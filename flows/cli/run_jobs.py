@@ -144,11 +144,13 @@ def require_trained(run: RunJob, end: JobResult, log: Path, job: Job) -> None:
     """
     from eigen_core.runs.handle import Run
 
+    found = Run.of(run.config, run.name)
     if end.end is not None:
-        again = AGAIN if FOLLOWS[end.end][job] is Next.RETRY else f"The {job} would end in the same way again."
+        ended = end.end.of_begun_run if found.exists else end.end
+        again = AGAIN if FOLLOWS[ended][job] is Next.RETRY else f"The {job} would end in the same way again."
         message = f"Run {run.name} ended with exit code {end.code}. {end.sentence} Its output is in {log}. {again}"
         raise (StoppedByMemory if end.code == EXIT_MEMORY else Stopped)(message)
-    if not Run.of(run.config, run.name).is_finished(run.config):
+    if not found.is_finished(run.config):
         raise Stopped(
             f"Run {run.name} was trained, but {run.config.checkpoint.store} does not have it: give --store a bucket, "
             f"or a folder that this machine shares with the worker. {AGAIN}"

@@ -116,7 +116,11 @@ def resume(
 
         run = Run.open(place.store, name, place.local, own)
         config = run.config_to_resume(given.get("market", {}).get("data"))
-        _train(config_from_values(merge(config.model_dump(), given)), run, display)
+        config = config_from_values(merge(config.model_dump(), given))
+        if "local" in checkpoint:
+            # The run is opened in the folder that has it; from now on its folder is the one that was named.
+            run = Run.of(config, name)
+        _train(config, run, display)
 
 
 @contextmanager

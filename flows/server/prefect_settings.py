@@ -56,6 +56,8 @@ def prepare_environment() -> None:
     warnings.filterwarnings("ignore", message="Failed to create the Prefect home directory")
 
 
+FOLDER_FILES = (".env", "prefect.toml", "pyproject.toml")
+"""Settings files that Prefect reads in the working directory."""
 _OF_ANY_FOLDER = {
     f"PREFECT_{name}"
     for name in ("API_URL", "API_KEY", "API_AUTH_STRING", "UI_URL", "UI_API_URL", "LOGGING_LEVEL", "LOGGING_COLORS")
@@ -69,7 +71,7 @@ def refuse_settings_of_the_folder() -> None:
     Prefect reads these files wherever it is imported. A configuration of its logging, for example, can call any
     function, and the directory may be somebody else's.
     """
-    for name in (".env", "prefect.toml", "pyproject.toml"):
+    for name in FOLDER_FILES:
         file = Path(name).absolute()
         if not file.is_file():
             continue
@@ -89,9 +91,9 @@ def refuse_settings_of_the_folder() -> None:
 
 def _names_in(name: str, text: str) -> set[str]:
     """Return the variables of Prefect that a settings file sets, as names of environment variables."""
-    if "prefect" not in text.lower() and name != "prefect.toml":
-        return set()
     if name == ".env":
+        if "prefect" not in text.lower():
+            return set()
         from dotenv import dotenv_values
 
         keys = {key.upper() for key in dotenv_values(stream=StringIO(text), interpolate=False)}

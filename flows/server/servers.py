@@ -18,9 +18,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from eigen_core.common.errors import InputError
+from eigen_core.common.files import open_regular_file
 from eigen_core.common.text import has_credentials
 from flows.server.prefect_internals import known_revisions
-from flows.server.prefect_settings import HOST, api_at, client_environment, server_environment
+from flows.server.prefect_settings import FOLDER_FILES, HOST, api_at, client_environment, server_environment
 from flows.server.request_guard import refuse_foreign_pages
 from flows.server.state_directory import StateDirectory
 
@@ -261,8 +262,8 @@ def _settings_files(environ: Mapping[str, str]) -> Iterator[tuple[str, Path, str
     profiles = Path(os.path.expanduser(environ.get("PREFECT_PROFILES_PATH", home / "profiles.toml")))
     words = {".env": "PREFECT_API_URL", "prefect.toml": "api", "pyproject.toml": "tool.prefect"}
     for file, word in {**words, str(profiles): "PREFECT_API_URL"}.items():
-        with suppress(OSError):
-            yield word, Path(file).absolute(), Path(file).read_text(encoding="utf-8", errors="replace")
+        with suppress(OSError), open_regular_file(Path(file)) as opened:
+            yield word, Path(file).absolute(), opened.read().decode(errors="replace")
 
 
 def _source_of(api: str, environ: Mapping[str, str]) -> str:
@@ -270,6 +271,16 @@ def _source_of(api: str, environ: Mapping[str, str]) -> str:
     if environ.get("PREFECT_API_URL", "").strip():
         return "PREFECT_API_URL"
     return next((str(file) for _, file, text in _settings_files(environ) if api in text), "Prefect's settings")
+
+
+def refuse_api_of_the_folder(api: str, environ: Mapping[str, str]) -> None:
+    """Raise `InputError` if a file of the working directory names the API: it could run any code in a worker."""
+    source = Path(_source_of(api, environ))
+    if source.name in FOLDER_FILES:
+        raise InputError(
+            f"{source} names the server {api}, which could run any code in a worker here. If you trust it, set the "
+            "environment variable PREFECT_API_URL."
+        )
 
 
 def _is_same(one: str, other: str) -> bool:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, InstanceOf, PlainSerializer, 
 
 from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.common.errors import InputError, Stopped
+from eigen_core.common.files import ForeignPlaceError
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.runs.handle import Run, RunStatus, runs_in, status_of
 from flows.server.prefect_settings import ui_of
@@ -235,6 +236,8 @@ def _run(worker: ProcessRecord | None, flow_run: FlowRunStatus | None) -> tuple[
 def newest_run(store: str) -> str | None:
     written = []
     for name in runs_in(store):
-        newest = Run(CheckpointConfig(store=store), name).newest
-        written.append(("" if newest is None else newest[1].created, name))
+        # One folder with links must not hide the other runs.
+        with suppress(ForeignPlaceError):
+            newest = Run(CheckpointConfig(store=store), name).newest
+            written.append(("" if newest is None else newest[1].created, name))
     return max(written)[1] if written else None

@@ -89,6 +89,8 @@ def bring_up(
         api, server, worker = servers.known_server(home, environ), home.running("server"), None
         server = server if server is not None and server.api == api else None
         if only != "server":
+            if server is None:
+                servers.refuse_api_of_the_folder(api, environ)
             with client_of(api) as client:
                 # Do not deploy again without need, since the server may be busy with a training.
                 if not is_up_to_date(client):

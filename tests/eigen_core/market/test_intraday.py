@@ -145,7 +145,7 @@ def test_an_unfinished_last_day_is_said_and_left_out(tmp_path: Path) -> None:
     np.testing.assert_array_equal(cleaned(whole, **formed("UTC"))[0].close, prices.close)
 
 
-def test_a_bar_outside_the_usual_hours_is_said_and_does_not_close_its_day(tmp_path: Path) -> None:
+def test_a_bar_outside_the_usual_hours_is_said(tmp_path: Path) -> None:
     bars = hourly("Australia/Sydney", 120)
     late = bars.iloc[[300]].assign(
         date=bars["date"][300].normalize() + pd.Timedelta(hours=21, minutes=5), close=1.0, low=1.0
@@ -155,11 +155,10 @@ def test_a_bar_outside_the_usual_hours_is_said_and_does_not_close_its_day(tmp_pa
     )
     path = write_csv(tmp_path / "p.csv", pd.concat([bars, late, early]))
     prices, report = cleaned(path, **FORMED)
-    assert_days(prices, bars)
+    assert_days(prices, pd.concat([bars, late, early]))
     found = [str(row) for row in report.suspicious if row.kind == "unusual hour"]
     day, other = (f"{table['date'].iloc[0]:%Y-%m-%d}" for table in (late, early))
-    assert sorted(found) == sorted([f"AAA {day} (21:05, left out)", f"{bars['symbol'][700]} {other} (04:00, left out)"])
-    assert_days(cleaned(path, **FORMED, suspicious="keep")[0], pd.concat([bars, late, early]))
+    assert sorted(found) == sorted([f"AAA {day} (21:05)", f"{bars['symbol'][700]} {other} (04:00)"])
     # On two days in a hundred it is usual, such as a longer session before a holiday.
     often = bars[bars["date"].dt.hour == 15].iloc[:4].assign(date=lambda table: table["date"] + pd.Timedelta(hours=4))
     assert_days(cleaned(write_csv(tmp_path / "q.csv", pd.concat([bars, often])), **FORMED)[0], pd.concat([bars, often]))
