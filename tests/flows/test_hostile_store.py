@@ -224,8 +224,12 @@ def test_what_lies_elsewhere_stays_whatever_is_in_a_place_of_a_run(hostile: Host
         require_untouched(hostile, name, kind, (*changes, ["runs"]))
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("kind", _KINDS)
+_OFTEN = ("link", "FIFO")
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.thorough if kind in _OFTEN else pytest.mark.slow) for kind in _KINDS]
+)
 def test_no_command_touches_what_lies_elsewhere(hostile: Hostile, trained: Any, kind: str) -> None:
     plant(hostile, trained, {})
     names, out = places_of(hostile.store), str(hostile.store.with_name("out"))
