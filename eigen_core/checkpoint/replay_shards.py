@@ -1,7 +1,6 @@
 """The replay buffer (a ring of slots) as shards, files of consecutive rows; each generation writes only its new rows.
 
-A shard is one stream, compressed with zstd and written and read in bounded memory; uncompressed and gzip streams are
-read too. Before compression it is
+A shard is one stream, compressed with zstd, and written and read in bounded memory. Before compression it is
 
     8 bytes   EIGNRING
     4 bytes   length of the header (little-endian)
@@ -13,17 +12,15 @@ The bytes of one value over many rows resemble each other more than the bytes of
 better than row after row, or value after value.
 """
 
-import gzip
 import json
 import math
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -45,8 +42,6 @@ from eigen_core.common.files import open_regular_file
 from eigen_core.machine import lazy_zeros
 
 _MAGIC = b"EIGNRING"
-_GZIP_MAGIC = b"\x1f\x8b"
-_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _LENGTH_BYTES = 4
 _HEADER_LIMIT = 1 << 20
 _BLOCK_BYTES = 4 << 20
@@ -234,7 +229,8 @@ def read_shard(file: BinaryIO, entry: RingEntry, shard: ShardEntry, columns: dic
     No more bytes are decompressed than the manifest says; `DamagedFileError` if the content does not fit the manifest.
     `columns` maps each column's name to its slots in memory as uint8 `[capacity, bytes of a row]`.
     """
-    stream = _reader(file)
+    decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
+    stream = decompressor.stream_reader(file, read_size=_READ_BYTES, read_across_frames=True, closefd=False)
     try:
         head = _read_header(stream, entry, shard)
         oldest = max(shard.first, entry.written - entry.size)
@@ -248,11 +244,11 @@ def read_shard(file: BinaryIO, entry: RingEntry, shard: ShardEntry, columns: dic
                     columns[column.name][slots] = rows.T
         if stream.readinto(memoryview(bytearray(1))):
             raise DamagedFileError("holds more bytes than the manifest says")
-    except (zlib.error, gzip.BadGzipFile, zstandard.ZstdError, EOFError) as error:
+    except zstandard.ZstdError as error:
         raise DamagedFileError(f"cannot be decompressed ({error})") from error
 
 
-def _read_header(stream: "_Reader", entry: RingEntry, shard: ShardEntry) -> _Header:
+def _read_header(stream: BinaryIO, entry: RingEntry, shard: ShardEntry) -> _Header:
     start = bytearray(len(_MAGIC) + _LENGTH_BYTES)
     _read_exactly(stream, memoryview(start))
     length = int.from_bytes(start[len(_MAGIC) :], "little")
@@ -276,27 +272,12 @@ def _read_header(stream: "_Reader", entry: RingEntry, shard: ShardEntry) -> _Hea
     return head
 
 
-class _Reader(Protocol):
-    def readinto(self, buffer: memoryview, /) -> int: ...
-
-
-def _read_exactly(stream: _Reader, buffer: memoryview) -> None:
+def _read_exactly(stream: BinaryIO, buffer: memoryview) -> None:
     while len(buffer):
         count = stream.readinto(buffer)
         if not count:
             raise DamagedFileError("ends too early")
         buffer = buffer[count:]
-
-
-def _reader(file: BinaryIO) -> _Reader:
-    magic = file.read(len(_ZSTD_MAGIC))
-    file.seek(0)
-    if magic == _ZSTD_MAGIC:
-        decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
-        return decompressor.stream_reader(file, read_size=_READ_BYTES, read_across_frames=True, closefd=False)
-    if magic.startswith(_GZIP_MAGIC):
-        return gzip.GzipFile(fileobj=file)
-    return file  # type: ignore[return-value]  # typeshed leaves readinto out of BinaryIO; raw files have it
 
 
 def read_ring(manifest: Manifest, entry: RingEntry, run: Path) -> Ring:

@@ -1,13 +1,10 @@
 """The ring that comes back is the ring itself; a shard that lies is refused."""
 
 import gzip
-import hashlib
 import io
 import json
 import tempfile
 import tracemalloc
-import zlib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,16 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eigen_core.checkpoint import replay_shards as ring_module
-from eigen_core.checkpoint.integrity import DamagedFileError, blob_path, checksummed
-from eigen_core.checkpoint.manifest import Manifest, RingEntry, ShardEntry, TensorInfo
+from eigen_core.checkpoint.integrity import DamagedFileError, blob_path
+from eigen_core.checkpoint.manifest import RingEntry, ShardEntry, TensorInfo
 from eigen_core.checkpoint.replay_shards import Ring, empty_ring, read_shard, ring_columns, rows_as_bytes
 from eigen_core.checkpoint.run_directory import RunDirectory, SavedGeneration
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.machine import lazy_zeros
 from eigen_core.machine.memory_usage import own_resident_bytes
-
-OTHER_WRITERS: dict[str, Callable[[bytes], bytes]] = {"none": bytes, "gzip": gzip.compress}
-"""How earlier versions could store a shard, too."""
 
 
 def save(run: RunDirectory, generation: int, ring: Ring) -> SavedGeneration:
@@ -147,39 +141,10 @@ def test_a_resumed_run_writes_the_very_shards_of_one_that_was_not_stopped(tmp_pa
         assert other.ring == one.manifest.ring
 
 
-@pytest.mark.parametrize("kind", OTHER_WRITERS)
-def test_a_run_whose_shards_an_earlier_version_stored_goes_on(tmp_path: Path, kind: str) -> None:
-    run = new_run(tmp_path)
-    _store_as(run, save(run, 1, ring_of(13)).manifest, kind)
-    run = RunDirectory.open(tmp_path, "run")
-    assert_same_ring(loaded_ring(run), ring_of(13))
-    saved = save(run, 2, ring_of(30))
-    assert [shard.compression for shard in ring_entry(saved).shards] == [kind, "zstd"]
-    assert run.contents.verify() == []
-    assert_same_ring(loaded_ring(RunDirectory.open(tmp_path, "run")), ring_of(30))
-
-
-def _store_as(run: RunDirectory, manifest: Manifest, kind: str) -> None:
-    fields = json.loads((run.path / manifest.name).read_bytes())
-    fields.pop("checksum")
-    (shard,) = manifest.shards
-    blob = blob_path(run.path, shard.sha256)
-    content = OTHER_WRITERS[kind](zstandard.ZstdDecompressor().decompress(blob.read_bytes()))
-    blob.unlink()
-    sha256 = hashlib.sha256(content).hexdigest()
-    other_blob = blob_path(run.path, sha256)
-    other_blob.parent.mkdir(exist_ok=True)
-    other_blob.write_bytes(content)
-    fields["ring"]["shards"][0] |= {"sha256": sha256, "bytes": len(content), "compression": kind}
-    other = Manifest.model_validate_json(checksummed(fields))
-    (run.path / manifest.name).unlink()
-    (run.path / other.name).write_bytes(checksummed(fields))
-
-
 TYPES = [torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int8, torch.uint8, torch.bool]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=12)
 @given(
     st.lists(st.tuples(st.sampled_from(TYPES), st.lists(st.integers(0, 3), max_size=3)), min_size=1, max_size=4),
     st.integers(1, 9),
@@ -279,42 +244,32 @@ def zstd(content: bytes) -> bytes:
     return zstandard.ZstdCompressor(level=3).compress(content)
 
 
-WRAPS: list[Callable[[bytes], bytes]] = [bytes, gzip.compress, zstd]
-NAMES = ["none", "gzip", "zstd"]
-
-
-@pytest.mark.parametrize("wrap", WRAPS, ids=NAMES)
-def test_a_stream_of_another_length_is_refused(stream: tuple[bytes, RingEntry], wrap: Callable[[bytes], bytes]) -> None:
+def test_a_stream_of_another_length_is_refused(stream: tuple[bytes, RingEntry]) -> None:
     content, entry = stream
     for length in (0, 1, 7, 11, 12, 40, len(content) // 2, len(content) - 1):
         with pytest.raises(DamagedFileError, match="ends too early"):
-            read(wrap(content[:length]), entry)
+            read(zstd(content[:length]), entry)
     with pytest.raises(DamagedFileError, match="more bytes than the manifest says"):
-        read(wrap(content + b"\0"), entry)
-    stored = wrap(content)
+        read(zstd(content + b"\0"), entry)
+    stored = zstd(content)
     for length in {4, 10, 20, *range(30, len(stored), 29)}:
         with pytest.raises(DamagedFileError):
             read(stored[:length], entry)
-    for tail in (b"garbage", stored):
+    for other in (stored + b"garbage", stored + stored, content, gzip.compress(content)):
         with pytest.raises(DamagedFileError):
-            read(stored + tail, entry)
+            read(other, entry)
 
 
-def bomb(content: bytes) -> list[bytes]:
-    """The stream followed by 256 MB of zeros, compressed to a megabyte or two."""
-    bombs = []
-    packer = zlib.compressobj(1, wbits=31)
+def bomb(content: bytes) -> bytes:
+    """The stream followed by 256 MB of zeros, compressed to less than a megabyte."""
     squeezer = zstandard.ZstdCompressor(level=1).compressobj()
-    for pack in (packer, squeezer):
-        pieces = [pack.compress(content)]
-        pieces += [pack.compress(bytes(16 << 20)) for _ in range(16)]
-        bombs.append(b"".join([*pieces, pack.flush()]))
-    return bombs
+    pieces = [squeezer.compress(content), *(squeezer.compress(bytes(16 << 20)) for _ in range(16))]
+    return b"".join([*pieces, squeezer.flush()])
 
 
 def test_a_bomb_takes_no_memory(stream: tuple[bytes, RingEntry]) -> None:
     content, entry = stream
-    for compressed in (*bomb(content), *bomb(b"")):
+    for compressed in (bomb(content), bomb(b"")):
         assert len(compressed) < 2 << 20
         tracemalloc.start()
         with pytest.raises(DamagedFileError):
@@ -356,22 +311,21 @@ def test_another_header_is_refused(stream: tuple[bytes, RingEntry], header: byte
     content, entry = stream
     header = header if isinstance(header, bytes) else header_fields(content, **header)
     with pytest.raises(DamagedFileError, match="unexpected header"):
-        read(with_header(content, header), entry)
+        read(zstd(with_header(content, header)), entry)
 
 
 def test_a_shard_of_other_rows_is_refused(stream: tuple[bytes, RingEntry]) -> None:
     content, entry = stream
     with pytest.raises(DamagedFileError, match="unexpected header"):
-        read(content, entry, first=2)
+        read(zstd(content), entry, first=2)
     with pytest.raises(DamagedFileError, match="another size in the manifest than its rows"):
-        read(content, entry, raw_bytes=len(content) - 1)
+        read(zstd(content), entry, raw_bytes=len(content) - 1)
     for start in (b"EIGNRINK" + content[8:12], content[:8] + (1 << 30).to_bytes(4, "little")):
         with pytest.raises(DamagedFileError, match="no shard"):
-            read(start + content[12:], entry)
+            read(zstd(start + content[12:]), entry)
 
 
-@pytest.mark.parametrize("wrap", WRAPS, ids=NAMES)
-def test_blocks_of_any_length_are_read(stream: tuple[bytes, RingEntry], wrap: Callable[[bytes], bytes]) -> None:
+def test_blocks_of_any_length_are_read(stream: tuple[bytes, RingEntry]) -> None:
     """As another version of the writer may choose them."""
     content, entry = stream
     for block in (1, 7, 29, 30):
@@ -384,7 +338,7 @@ def test_blocks_of_any_length_are_read(stream: tuple[bytes, RingEntry], wrap: Ca
                     planes += table.T.contiguous().numpy().tobytes()
         header = header_fields(content, block=block)
         other = content[:8] + len(header).to_bytes(4, "little") + header + planes
-        assert_same_ring(read(wrap(other), entry, raw_bytes=len(other)), ring)
+        assert_same_ring(read(zstd(other), entry, raw_bytes=len(other)), ring)
 
 
 def test_a_ring_for_which_there_is_no_memory_is_damage() -> None:
