@@ -15,19 +15,21 @@ import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, NamedTuple, Self, TypeVar
 
 import torch
 from pydantic import Field, ValidationError
 
-from eigen_core.checkpoint.integrity import Damage, in_words, json_sha256
+from eigen_core.checkpoint.integrity import CONFIG_NAME, Damage, in_words, json_sha256
 from eigen_core.checkpoint.store import (
     CHAIN_HEAD,
     EVALUATION_CHAIN,
     EVALUATION_LOG,
     MissingObjectError,
     Store,
+    StoredObject,
     StoreUnavailableError,
 )
 from eigen_core.checkpoint.tensors import tensors_sha256
@@ -75,10 +77,17 @@ def _copied_head(store: Store) -> Head | None:
 
 
 def _lost_head(store: Store) -> Head | None:
-    """Return the copy here of a head that the store has lost; None if the store has no file of a log: it is new."""
+    """Return the copy here of a head that the store has lost; None if the store's log is new.
+
+    The log is not new if the store has another file of it, or a run that is older than the copy.
+    """
     copied = _copied_head(store)
-    is_begun = copied is not None and (store.objects(EVALUATION_LOG) or _names(store, EVALUATION_CHAIN, _ENTRY))
-    return copied if is_begun else None
+    if copied is None:
+        return None
+    copy = StoredObject("", 0, datetime.fromtimestamp(_copy_of(store).stat().st_mtime, UTC))
+    configs = (store.stat(f"{folder}/{CONFIG_NAME}") or copy for folder in store.folders(""))
+    is_begun = store.objects(EVALUATION_LOG) or _names(store, EVALUATION_CHAIN, _ENTRY)
+    return copied if is_begun or any(config.modified < copy.modified for config in configs) else None
 
 
 def _head_or_new(store: Store) -> Head:
@@ -257,10 +266,13 @@ class _EvaluationLog(NamedTuple):
     def read(cls, store: Store) -> Self:
         # Read before the entries, since an entry is written before its head.
         stored, copied = _stored_head(store), _copied_head(store)
-        missing = _lost_head(store) if stored is None else None
-        known = missing or stored
-        heads = [head for head in (stored, copied) if known and head and head.ledger == known.ledger]
         listed = _names(store, EVALUATION_CHAIN, _ENTRY)
+        lost_head = _lost_head(store) if stored is None else None
+        # A log that another process has begun meanwhile has its first head before its first look.
+        named = stored or _stored_head(store)
+        missing = lost_head if named is None else None
+        known = missing or named
+        heads = [head for head in (stored, copied) if known and head and head.ledger == known.ledger]
         entries, lost = _chain(_contents(store, [name for name in listed if _number(name) <= LAST]), heads)
         chained = {entry.look.name: entry.look for entry in entries}
         before = {name: digest for entry in entries for name, digest in entry.before.items() if _NAME.fullmatch(name)}
@@ -292,9 +304,7 @@ class _EvaluationLog(NamedTuple):
             if _number(name) > LAST
         ]
         begun = {entry.ledger for entry in entries} - {""} | ({missing.ledger} if missing else set())
-        if stored is None and begun:
-            stored = _stored_head(store)  # Another process may have created it since.
-        without_head = bool(begun) and (stored is None or begun != {stored.ledger})
+        without_head = bool(begun) and (named is None or begun != {named.ledger})
         if without_head:
             damages.append(Damage(None, CHAIN_HEAD, "was changed or deleted and counts as a look", CHAIN_HEAD))
         # The look of a lost entry is most likely one that no other entry names.

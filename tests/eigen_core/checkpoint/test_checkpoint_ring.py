@@ -52,7 +52,7 @@ EVENTS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(st.integers(1, 40), EVENTS)
 def test_any_history_of_a_ring_ends_in_the_ring_itself(capacity: int, events: list[tuple[str, int]]) -> None:
     """Against the obvious model: the number of rows at each saved generation, since a row's content is its number."""
