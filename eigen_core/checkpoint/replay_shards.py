@@ -248,7 +248,7 @@ def read_shard(file: BinaryIO, entry: RingEntry, shard: ShardEntry, columns: dic
         raise DamagedFileError(f"cannot be decompressed ({error})") from error
 
 
-def _read_header(stream: BinaryIO, entry: RingEntry, shard: ShardEntry) -> _Header:
+def _read_header(stream: zstandard.ZstdDecompressionReader, entry: RingEntry, shard: ShardEntry) -> _Header:
     start = bytearray(len(_MAGIC) + _LENGTH_BYTES)
     _read_exactly(stream, memoryview(start))
     length = int.from_bytes(start[len(_MAGIC) :], "little")
@@ -272,7 +272,7 @@ def _read_header(stream: BinaryIO, entry: RingEntry, shard: ShardEntry) -> _Head
     return head
 
 
-def _read_exactly(stream: BinaryIO, buffer: memoryview) -> None:
+def _read_exactly(stream: zstandard.ZstdDecompressionReader, buffer: memoryview) -> None:
     while len(buffer):
         count = stream.readinto(buffer)
         if not count:

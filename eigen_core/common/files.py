@@ -148,10 +148,11 @@ def _open_new(path: Path) -> BinaryIO:
 
 
 class ForeignPlaceError(InputError):
-    """A link, pipe or device is in a place of Eigen's own files."""
+    """A link, pipe or device is in a place of Eigen's own files, or a hard link in that of one which Eigen changes."""
 
-    def __init__(self, path: str) -> None:
-        kind = "symbolic link" if os.path.islink(path) else "pipe, socket or device"
+    def __init__(self, path: str | Path) -> None:
+        found = "hard link to another file" if os.path.isfile(path) else "pipe, socket or device"
+        kind = "symbolic link" if os.path.islink(path) else found
         super().__init__(
             f"{path} is a {kind}. Eigen uses none among its own files, since it could lead to files that are not "
             "Eigen's: replace it by the file or folder itself. To use another disk, move the whole folder of runs "
@@ -214,6 +215,33 @@ def open_regular_file(path: Path, *, follow: bool = True) -> Iterator[BufferedRe
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise IsADirectoryError(*_NOT_REGULAR)
         yield file
+
+
+def open_to_append(path: Path) -> BinaryIO:
+    """Open a file of Eigen's own to append and read; create it if it is missing.
+
+    `ForeignPlaceError` if it is a link, pipe or device, or has another name (hard link), by which it may be no file of
+    Eigen's.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+    try:
+        file = open(os.open(path, flags, 0o666), "r+b")  # noqa: SIM115 - the caller closes it
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise ForeignPlaceError(path) from error
+        raise
+    status = os.fstat(file.fileno())
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        file.close()
+        raise ForeignPlaceError(path)
+    file.seek(0, os.SEEK_END)
+    return file
+
+
+def without_file(path: Path) -> Path:
+    """Remove the file at `path`, if any, and return `path`: a file written into could have another name (hard link)."""
+    path.unlink(missing_ok=True)
+    return path
 
 
 def temporary_files_in(folder: Path) -> list[Path]:

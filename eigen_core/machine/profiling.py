@@ -9,6 +9,8 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from eigen_core.common.files import without_file
+
 _ROWS = 100
 
 
@@ -26,10 +28,10 @@ class Profile:
     def write(self, phase: str, taken: profile) -> None:
         """Write the profile of a phase; it replaces that of an earlier attempt at this phase."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        taken.export_chrome_trace(str(self.folder / f"{phase}.trace.json.gz"))
+        taken.export_chrome_trace(str(without_file(self.folder / f"{phase}.trace.json.gz")))
         device = "device" if torch.cuda.is_available() else "cpu"
         table = taken.key_averages().table(sort_by=f"self_{device}_time_total", row_limit=_ROWS)
-        (self.folder / f"{phase}.txt").write_text(table, encoding="utf-8")
+        without_file(self.folder / f"{phase}.txt").write_text(table, encoding="utf-8")
 
 
 _profile: ContextVar[Profile | None] = ContextVar("eigen_profile", default=None)

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Protocol, Self, TypeV
 import numpy as np
 
 from eigen_core.checkpoint.run_contents import RunLocation
-from eigen_core.common.files import place
+from eigen_core.common.errors import InputError
+from eigen_core.common.files import ForeignPlaceError, open_to_append, place
 from eigen_core.common.records import GenerationRecord, Record, Telemetry
 from eigen_core.common.text import without_credentials
 from eigen_core.config import Config
@@ -209,7 +210,7 @@ class TensorBoardTracker:
     (tensorflow/core/lib/io/record_writer.h, tensorflow/core/util/event.proto).
     """
 
-    errors = (OSError,)
+    errors = (OSError, InputError)
     memory_bytes: ClassVar[int] = 5_000_000
 
     def __init__(self, location: RunLocation, config: Config) -> None:
@@ -227,7 +228,7 @@ class TensorBoardTracker:
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("ab") as file:
+        with open_to_append(self._path) as file:
             # In the first call, after a failure, or if the file was replaced.
             if file.tell() != self._size:
                 self._generation = self._begin(file, history)
@@ -314,7 +315,7 @@ class MlflowTracker:
         from mlflow.exceptions import MlflowException
         from sqlalchemy.exc import SQLAlchemyError
 
-        self.errors = MlflowException, SQLAlchemyError, OSError
+        self.errors = MlflowException, SQLAlchemyError, OSError, InputError
         settings = config.reporting
         given = settings.mlflow_uri or os.environ.get("MLFLOW_TRACKING_URI")
         # The slash: the database itself must not be a link either.
@@ -336,8 +337,8 @@ class MlflowTracker:
         from mlflow import MlflowClient
         from mlflow.entities import Metric
 
-        if self._database is not None and not self._database.exists():
-            _make_database(self._database, self._folder)
+        if self._database is not None and self._written is None:
+            make_database(self._database, self._folder)
         client = MlflowClient(self._uri)
         written, self._written = self._written, None
         held: StoredValues = {}
@@ -390,17 +391,21 @@ class MlflowTracker:
             client.update_run(number, status="RUNNING")
 
 
-def _make_database(path: Path, folder: Path) -> None:
-    """Create a database in the run's folder and link it to `path`, unless another process was faster.
+def make_database(path: Path, folder: Path) -> None:
+    """Create a database in the run's folder and link it to `path`, unless there is one, which must have no other name.
 
     MLflow creates a database in many transactions, and cannot continue an incomplete one.
     """
-    from mlflow import MlflowClient
-
     folder.mkdir(parents=True, exist_ok=True)
     beside = folder / f"{DATABASE_NAME}.part"
     for left_behind in folder.glob(f"{beside.name}*"):
         left_behind.unlink()
+    if path.exists():
+        if path.stat().st_nlink > 1:
+            raise ForeignPlaceError(path)
+        return
+    from mlflow import MlflowClient
+
     MlflowClient(f"sqlite:///{beside}").search_experiments()
     with suppress(FileExistsError):
         os.link(beside, path)

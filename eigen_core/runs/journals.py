@@ -16,7 +16,7 @@ from eigen_core.checkpoint.integrity import ATTEMPTS_NAME, checksummed, parse_ch
 from eigen_core.checkpoint.run_contents import RunContents, RunLocation
 from eigen_core.checkpoint.store import LocalStore, MissingObjectError, StoreUnavailableError
 from eigen_core.common.errors import InputError
-from eigen_core.common.files import require_own_files
+from eigen_core.common.files import require_own_files, without_file
 from eigen_core.common.progress import checked_by
 from eigen_core.common.records import Record
 from eigen_core.common.text import percent
@@ -299,7 +299,7 @@ def goodput_recorded(
     """
     heartbeat = location.root / location.name / HEARTBEAT
     starts = STARTS.append(location, _start(heartbeat, STARTS.read(location), last_checkpoint))
-    heartbeat.touch()
+    without_file(heartbeat).touch()
     try:
         with checked_by(_touching(heartbeat)):
             yield starts

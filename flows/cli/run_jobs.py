@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eigen_core.common.errors import FOLLOWS, End, InputError, Job, Next, Stopped, StoppedByMemory
+from eigen_core.common.files import without_file
 from eigen_core.common.process import environment_without_instructions, stop_with_this_process
 from flows.cli.common import END_PIPE, EXIT_MEMORY
 from flows.cli.console import stop_signals
@@ -88,7 +89,7 @@ def train_in_subprocess(run: RunJob, log: Path, is_stopped: IsStopped, folder: s
     if not _wait_until_free(run, is_stopped):
         return _STOPPED
     reading, writing = os.pipe()
-    with log.open("wb") as output, open(writing, "wb"):
+    with without_file(log).open("xb") as output, open(writing, "wb"):
         # Ctrl-C reaches this process alone, which then stops the others.
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "flows.cli", "train", "--run", run.name, *run.arguments],
@@ -228,7 +229,7 @@ def _train_by_worker(client: Any, run: RunJob, log: Path, is_stopped: IsStopped)
         end: JobResult = future.result()
     except KilledWorker as error:
         raise Stopped(f"Dask workers were lost repeatedly while training run {run.name}: {error} {AGAIN}") from error
-    log.write_text(end.output, encoding="utf-8")
+    without_file(log).write_text(end.output, encoding="utf-8")
     return end
 
 

@@ -19,7 +19,7 @@ from eigen_core.checkpoint.locks import FileLock, ProcessIdentity
 from eigen_core.checkpoint.store import check_run_name
 from eigen_core.checkpoint.store_location import is_remote, store_folder, store_from_environment
 from eigen_core.common.errors import InputError, Stopped
-from eigen_core.common.files import explained, replacing, require_own_files
+from eigen_core.common.files import explained, open_to_append, replacing, require_own_files, without_file
 from eigen_core.config import Config, merge
 from eigen_core.config.loading import config_from_values, values_of_environment
 from eigen_core.config.model import CheckpointConfig
@@ -160,7 +160,7 @@ class StateDirectory:
         into the record.
         """
         folder, log = Path.cwd(), self.log(name)
-        with explained("write to", log, "set EIGEN_HOME to another folder"), open(log, "ab") as output:
+        with explained("write to", log, "set EIGEN_HOME to another folder"), open_to_append(log) as output:
             child = subprocess.Popen(
                 command,
                 env=dict(environment),
@@ -272,7 +272,7 @@ class StateDirectory:
         with self._explained():
             self.path.mkdir(parents=True, exist_ok=True)
             # Logs and settings in this folder are private, and of no use to git.
-            (self.path / ".gitignore").write_text("*\n")
+            without_file(self.path / ".gitignore").write_text("*\n")
             lock = FileLock(self.path / "lock")
             is_free = lock.acquire(timeout_seconds)
         if not is_free:

@@ -5,13 +5,15 @@ the commands that open a run are called.
 """
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import MagicMock, patch
 
 import pytest
 import torch
@@ -22,15 +24,23 @@ from hostile_settings import nested
 from operation_cases import listening
 
 from eigen_core.checkpoint.integrity import is_verified
+from eigen_core.checkpoint.locks import FileLock
 from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.checkpoint.session import create_run, open_session
 from eigen_core.checkpoint.snapshot import Snapshot
+from eigen_core.common.errors import InputError
+from eigen_core.common.records import GenerationRecord, RecordLog
 from eigen_core.config.explain import settings
 from eigen_core.config.machine_settings import MACHINE_SETTINGS
 from eigen_core.config.model import merge
 from eigen_core.config.stored import stored_values
 from eigen_core.generation import evaluate, evolve, hold_out, snapshot, start_training, train
+from eigen_core.machine.profiling import Profile
 from eigen_core.market import build_panel
+from eigen_core.reporting.trackers import TensorBoardTracker, make_database
+from eigen_core.runs.journals import goodput_recorded
+from flows.cli.run_jobs import RunJob, train_in_subprocess
+from flows.server.state_directory import StateDirectory
 
 _SECRET = "hunter2"
 _MODULE = "planted_module"
@@ -304,6 +314,95 @@ def test_nothing_beside_the_runs_leads_elsewhere(hostile: Hostile, trained: Any,
     assert digest(hostile.theirs) == before
     assert (ended.exit_code, ended.exception.__class__) == (2, SystemExit), ended.output
     assert kind == "FIFO" or f"{path} is a symbolic link" in ended.output
+
+
+def _append_events(path: Path) -> None:
+    location = RunLocation.of(small_flow_config(path.parents[2]).checkpoint, "run")
+    TensorBoardTracker(location, small_flow_config(path.parents[2])).write(RecordLog(GenerationRecord), [])
+
+
+def _log_a_trial(path: Path) -> None:
+    with patch("subprocess.Popen", side_effect=OSError), suppress(OSError):
+        train_in_subprocess(RunJob("run", small_flow_config(path.parents[1]), ()), path, lambda: False)
+
+
+def _log_the_server(path: Path) -> None:
+    StateDirectory(path.parent).start("server", ["true"], {}, lambda: False, 1.0, api="http://127.0.0.1:1/api")
+
+
+def _ignore(path: Path) -> None:
+    with StateDirectory(path.parent).locked():
+        pass
+
+
+def _beat(path: Path) -> None:
+    location = RunLocation.of(small_flow_config(path.parents[1]).checkpoint, "run")
+    with goodput_recorded(location, None, ()):
+        pass
+
+
+_TAKEN = MagicMock(export_chrome_trace=lambda path: Path(path).write_text("trace"))
+_TAKEN.key_averages.return_value.table.return_value = "table"
+_CHANGED_IN_PLACE: dict[str, Callable[[Path], object]] = {
+    "runs/run/lock": lambda path: FileLock(path).require("Run 'run'"),
+    "runs/run/alive": _beat,
+    "runs/run/tensorboard/events.out.tfevents.eigen": _append_events,
+    "runs/mlflow.db": lambda path: make_database(path, path.with_name("run")),
+    "runs/.sweeps/mine.log": _log_a_trial,
+    "run-profile/train.txt": lambda path: Profile(path.parent, 1).write("train", _TAKEN),
+    "run-profile/train.trace.json.gz": lambda path: Profile(path.parent, 1).write("train", _TAKEN),
+    ".eigen/lock": _ignore,
+    ".eigen/.gitignore": _ignore,
+    ".eigen/server.log": _log_the_server,
+}
+
+
+@pytest.mark.parametrize("name", _CHANGED_IN_PLACE)
+def test_a_file_that_has_another_name_elsewhere_stays_as_it_is(hostile: Hostile, name: str) -> None:
+    path, kept = hostile.store.parent / name, hostile.theirs / "kept"
+    for folder in (path.parent, hostile.theirs):
+        folder.mkdir(parents=True)
+    kept.write_text("mine")
+    os.link(kept, path)
+    before = kept.stat()
+    try:
+        _CHANGED_IN_PLACE[name](path)
+    except InputError as error:
+        assert f"{path} is a hard link to another file" in str(error)  # noqa: PT017 - some are replaced instead
+    assert kept.read_text() == "mine"
+    assert kept.stat().st_mtime_ns == before.st_mtime_ns
+
+
+def test_the_lock_of_a_run_that_was_copied_by_hard_links_is_taken(tmp_path: Path) -> None:
+    first, second = FileLock(tmp_path / "lock"), FileLock(tmp_path / "copy")
+    assert first.acquire()
+    os.link(tmp_path / "lock", tmp_path / "copy")
+    assert not second.acquire(0.0)
+    first.release()
+    assert second.acquire()
+    second.release()
+
+
+_IN_PLACE = re.compile(r"""open\([^)]*["'](a|w|r\+)b?["']|write_text\(|write_bytes\(|\.touch\(|truncate\(""")
+_NEW_FILES = ("without_file(", "heartbeat.touch()", "mark.touch()", "oom_score_adj", "_CLEAR_REFS", "open(writing, ")
+
+
+def test_no_other_file_is_changed_in_place() -> None:
+    """All others are replaced as a whole: `replacing` and `temporary_file` make new files."""
+    found = {
+        (path.name, line.strip())
+        for package in ("eigen_core", "flows", "tasks")
+        for path in Path(package).rglob("*.py")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if _IN_PLACE.search(line) and not any(known in line for known in _NEW_FILES)
+    }
+    assert found == {
+        ("trackers.py", "file.truncate(end)"),  # opened by `open_to_append`
+        ("locks.py", "os.ftruncate(descriptor, 0)"),
+        ("gcs.py", "file.truncate()"),  # given by `replacing`
+        ("allocation.py", "os.truncate(descriptor, max(size, 1))"),  # anonymous memory
+        ("replay_shards.py", 'with open(path, "wb") as file:'),  # a `temporary_file`
+    }
 
 
 def all_at_once(hostile: Hostile) -> dict[str, Any]:

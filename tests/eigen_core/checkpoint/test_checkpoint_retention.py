@@ -53,6 +53,21 @@ def test_the_last_every_fifth_and_the_champions_stay(tmp_path: Path) -> None:
         run.contents.clean(0, 0)
 
 
+def test_files_whose_names_are_no_blobs_stay(tmp_path: Path) -> None:
+    run = saved_run(tmp_path, 1)
+    unneeded = run.path / "blobs" / "ee" / ("e" * 64)
+    theirs = [
+        *(run.path / "blobs" / name for name in ("diary", "ee/diary", f"ff/{'e' * 64}", "e" * 64, f"ee/{'E' * 64}")),
+        run.path / "manifests" / "notes.json",
+    ]
+    for path in (unneeded, *theirs):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("mine")
+    assert run.contents.clean(1, 0).blobs == (f"blobs/ee/{unneeded.name}",)
+    assert not unneeded.exists()
+    assert all(path.read_text() == "mine" for path in theirs)
+
+
 @pytest.mark.parametrize("part", ["manifest", "population.safetensors", "0"])
 def test_damaged_generations_do_not_count(tmp_path: Path, part: str) -> None:
     run = new_run(tmp_path)
