@@ -1,30 +1,25 @@
 """A store in a bucket of Google Cloud Storage: a checksum verifies each transfer; a damaged one is repeated."""
 
-import functools
 import logging
 import os
 import re
 import socket
 import uuid
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from email.utils import parsedate_to_datetime
 from io import BufferedIOBase, BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import aiohttp
 import google.auth
-from fsspec import FSTimeoutError
-from gcsfs.core import GCSFileSystem
-from gcsfs.retry import HttpError, NonRetryableError
 from google.api_core.exceptions import GoogleAPICallError, GoogleAPIError, RetryError
 from google.auth.credentials import AnonymousCredentials, Credentials
 from google.auth.exceptions import GoogleAuthError, TransportError
-from google.auth.transport.requests import Request
+from google.auth.transport.requests import AuthorizedSession
 from google.cloud import storage
 from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
 from google.cloud.storage.retry import DEFAULT_RETRY
@@ -48,36 +43,27 @@ from eigen_core.common.files import HIDDEN, crc32c, file_checksum, replacing, st
 
 # Bytes of an object that one request transfers; the service requires a multiple of 256 KiB.
 BLOCK = 8 << 20
-# Timeout of a call of gcsfs, including its retries (seconds).
-CALL_SECONDS = 60.0
 
 _CONNECT_SECONDS = 5.0
 _SILENCE_SECONDS = 15.0
 _METADATA_SECONDS = 1.0
 _REFRESH_SECONDS = 4
-# Eigen refreshes access tokens this long before they expire: earlier than gcsfs would (5 minutes), so gcsfs never does.
-_RESERVE = timedelta(minutes=6)
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 _KEY_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
 _EMULATOR = "STORAGE_EMULATOR_HOST"
 _ADDRESS = re.compile(r"(https?://)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[1-9][0-9]{0,4})?/?")
-# OSError: includes errors of `requests`, and timeouts. KeyError and ValueError: an answer that cannot be understood; in
-# gcsfs also a refusal that has the word "invalid".
-_FAILURES = (
-    *(GoogleAPIError, InvalidResponse, GoogleAuthError, HttpError, NonRetryableError, aiohttp.ClientError),
-    *(OSError, KeyError, ValueError),
-)
+# OSError: includes errors of `requests`, and timeouts. KeyError and ValueError: an answer that cannot be understood.
+_FAILURES = (GoogleAPIError, InvalidResponse, GoogleAuthError, OSError, KeyError, ValueError)
 _RETRY_SECONDS = 30.0
 _CHECK_SECONDS = 11.0
 _CHECK_RETRY_SECONDS = 8.0
 _ATTEMPTS = 4
 _CONCURRENT_DELETIONS = 8
-_FIELDS = "name,size,updated,crc32c,generation"
+_PAGE = 1_000
+_FIELDS = "name,size,updated"
 
 # Otherwise Google's client requests the bucket's description, in a thread, to name the bucket's region in traces.
 os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
-# gcsfs prints a traceback of every request that fails.
-logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
 # google-auth warns that no project is chosen, which no store needs.
 logging.getLogger("google.auth._default").setLevel(logging.ERROR)
 
@@ -87,47 +73,45 @@ class _ObjectExistsError(Exception):
 
 
 class GcsClient:
-    """Two clients of a bucket, Google's for uploads and gcsfs for all other requests. Neither works after a fork."""
+    """Google's client of a bucket, which does not work after a fork.
+
+    Attributes:
+        date: time of the service's newest answer, in the form of HTTP.
+    """
 
     def __init__(self, location: GcsLocation, retry_seconds: float) -> None:
         endpoint = _emulator()
         self._location = location
         anonymous: Callable[[], Credentials] = AnonymousCredentials
         without = anonymous(), "a client without credentials"
-        self._credentials, self._account = without if endpoint else find_credentials()
-        self._retry = DEFAULT_RETRY.with_timeout(retry_seconds)
-        self._files = GCSFileSystem(
-            project="",
-            access="read_write",
-            token="anon" if endpoint else self._credentials,
-            endpoint_url=endpoint,
-            requests_timeout=aiohttp.ClientTimeout(sock_connect=_CONNECT_SECONDS, sock_read=_SILENCE_SECONDS),
-            use_listings_cache=False,
-            skip_instance_cache=True,
-            session_kwargs={"trust_env": not endpoint},
-        )
-        self._bucket = storage.Client(
-            project="-",
-            credentials=self._credentials,
-            client_options={"api_endpoint": endpoint} if endpoint else None,
-        ).bucket(location.bucket)
+        credentials, self._account = without if endpoint else find_credentials()
+        # The default timeout of google-auth is two minutes.
+        new_session: Callable[..., Any] = AuthorizedSession
+        session = new_session(credentials, refresh_timeout=_REFRESH_SECONDS)
+        session.trust_env = not endpoint
+        session.hooks["response"] = [self._note_date]
+        options = {"api_endpoint": endpoint} if endpoint else None
+        self._client = storage.Client(project="-", credentials=credentials, _http=session, client_options=options)
+        retry = DEFAULT_RETRY.with_timeout(retry_seconds)
+        self.limits = {"timeout": (_CONNECT_SECONDS, _SILENCE_SECONDS), "retry": retry}
+        self.bucket = self._client.bucket(location.bucket)
+        self.date = ""
+
+    def _note_date(self, answer: Any, **_options: object) -> None:  # noqa: ANN401 - of `requests`
+        self.date = answer.headers["Date"]
 
     def upload(
         self, key: str, file: BinaryIO | BufferedIOBase, size: int, version: int | None
     ) -> tuple[int, str, int] | None:
         """Upload a file; return the object's size (bytes), CRC-32C (base64) and version, None if the caller must retry.
 
-        This uses Google's client: uploads of gcsfs send no checksum that the service compares before the object is
-        visible, take no precondition for large files, and report progress in the thread that serves all requests.
-
         Raises:
             _ObjectExistsError: the object in the bucket is not of `version` (0: none must exist; None: not checked).
         """
-        blob = self._bucket.blob(key, chunk_size=BLOCK)
-        limits = {"timeout": (_CONNECT_SECONDS, _SILENCE_SECONDS), "retry": self._retry}
+        blob = self.bucket.blob(key, chunk_size=BLOCK)
         with self.store_errors():
             try:
-                blob.upload_from_file(file, size=size, if_generation_match=version, checksum="crc32c", **limits)
+                blob.upload_from_file(file, size=size, if_generation_match=version, checksum="crc32c", **self.limits)
             except GoogleAuthError:
                 raise
             except (DataCorruption, ValueError):  # ValueError: the service has stored only a part of a block
@@ -140,25 +124,20 @@ class GcsClient:
                 raise
         return blob.size, blob.crc32c, blob.generation
 
-    def _refresh(self) -> None:
-        """Refresh the access token before gcsfs does, which would block its thread that serves all requests."""
-        expiry: datetime | None = self._credentials.expiry
-        lasts = expiry is None or expiry.replace(tzinfo=UTC) - datetime.now(UTC) > _RESERVE
-        if not (self._credentials.valid and lasts):
-            # The default timeout of google-auth is two minutes.
-            request = functools.partial(Request(), timeout=_REFRESH_SECONDS)
-            DEFAULT_RETRY.with_timeout(2 * _REFRESH_SECONDS)(self._credentials.refresh)(request)
+    def listed(self, prefix: str, delimiter: str | None = None) -> tuple[list[storage.Blob], list[str]]:
+        """Return the objects whose names start with `prefix`, or with a delimiter the folders directly below it."""
+        fields = f"{'prefixes' if delimiter else f'items({_FIELDS})'},nextPageToken"
+        with self.store_errors():
+            found = self._client.list_blobs(
+                self.bucket, prefix=prefix, delimiter=delimiter, fields=fields, page_size=_PAGE, **self.limits
+            )
+            return list(found), sorted(found.prefixes)
 
     @contextmanager
-    def store_errors(self, name: str = "") -> Iterator[Any]:
-        """Yield gcsfs with a valid access token; raise errors of the block as the errors that `Store` lists.
-
-        `name` is the requested object, "" for the bucket. After the HTTP statuses 408, 429 and 500 to 504, and after
-        broken connections, gcsfs retries a request five times itself, with pauses of some 33 seconds in all.
-        """
+    def store_errors(self, name: str = "") -> Iterator[None]:
+        """Raise errors of the block as the errors that `Store` lists; `name` is the requested object, "" the bucket."""
         try:
-            self._refresh()
-            yield self._files
+            yield
         except _FAILURES as error:
             cause = error.cause if isinstance(error, RetryError) and error.cause is not None else error
             raise self._store_error(cause, name) from error
@@ -181,7 +160,7 @@ class GcsClient:
                 "Grant this account the role 'Storage Object User' on the bucket, or choose another store."
             )
         transient = isinstance(error, TransportError) or getattr(error, "retryable", False)
-        if status == 401 or (isinstance(error, GoogleAuthError | NonRetryableError) and not transient):
+        if status == 401 or (isinstance(error, GoogleAuthError) and not transient):
             return InputError(
                 f"The store {url} cannot be used: Google refused {account} ({reason}). Create a new key file and "
                 f"set {_KEY_FILE} to its path, or unset that variable and run: gcloud auth application-default login."
@@ -231,17 +210,12 @@ def _is_machine_of_google() -> bool:
 
 def _answer(error: Exception) -> tuple[int, str]:
     """Return the HTTP status of a failed request and the reason in its answer; 0 and the error's text if none came."""
-    reason = "no answer in time" if isinstance(error, FSTimeoutError) else _reason(error)
-    if isinstance(error, FileNotFoundError):
-        return 404, reason
-    if isinstance(error, OSError) and reason.startswith("Forbidden"):  # as gcsfs raises it
-        return 403, reason
-    code = error.code if isinstance(error, HttpError) else None
+    code, reason = 0, _reason(error)
     if isinstance(error, GoogleAPICallError | InvalidResponse) and error.response is not None:
         code = error.response.status_code
         with suppress(ValueError, KeyError, TypeError):
             reason = " ".join(str(error.response.json()["error"]["message"]).split())[:300]
-    return int(code or 0), reason.removesuffix(f", {code}")
+    return code, reason
 
 
 def _emulator() -> str | None:
@@ -259,12 +233,11 @@ def _reason(error: Exception) -> str:
 
 
 class GcsStore(RemoteStore):
-    """A store at `location`. It retries failed upload requests for `retry_seconds`, other requests as gcsfs does."""
+    """A store at `location`, which retries each request that fails for `retry_seconds`."""
 
     def __init__(self, location: GcsLocation, retry_seconds: float = _RETRY_SECONDS) -> None:
         self._location = location
         self._prefix = f"{location.prefix}/" if location.prefix else ""
-        self._root = f"{location.bucket}/{self._prefix}"
         self._retry_seconds = retry_seconds
         self._clients: dict[int, GcsClient] = {}
 
@@ -280,10 +253,9 @@ class GcsStore(RemoteStore):
         return client
 
     def time(self) -> datetime:
-        query = {"prefix": self._prefix, "maxResults": "1", "fields": "items(name)"}
-        with self._client.store_errors() as files:
-            headers, _ = files.call("GET", "b/{}/o", self._location.bucket, timeout=CALL_SECONDS, **query)
-            return parsedate_to_datetime(headers["Date"]).astimezone(UTC)
+        self.stat("time")
+        with self._client.store_errors():
+            return parsedate_to_datetime(self._client.date)
 
     def check(self) -> None:
         late = (
@@ -294,7 +266,6 @@ class GcsStore(RemoteStore):
 
     def _check(self) -> None:
         name = f"{HIDDEN}check-{uuid.uuid4().hex}"
-        # An upload first, since it fails soon enough to say why: gcsfs retries for longer than a check may take.
         self._upload(name, BytesIO(name.encode()))
         try:
             self._download(name, BytesIO())
@@ -343,32 +314,34 @@ class GcsStore(RemoteStore):
 
     def _download(self, name: str, file: BinaryIO, limit: int | None = None, moved: Progress | None = None) -> None:
         """Write one version of an object to `file`, block by block, and retry if it arrives damaged."""
-        path = self._root + name
         for _ in range(_ATTEMPTS):
             entry, checksum = self._entry(name), 0
-            size, version = int(entry["size"]), entry["generation"]
-            if limit is not None and size > limit:
+            # Another object, since `entry` would download from an address that the service has given.
+            version = self._client.bucket.blob(entry.name, generation=entry.generation)
+            if limit is not None and entry.size > limit:
                 raise StoreUnavailableError(f"{name} in {self.url} is longer than {limit:,} bytes, the limit")
             file.seek(0)
             file.truncate()
             with suppress(MissingObjectError):  # another process has replaced the object
-                for first in range(0, size, BLOCK):
-                    last = min(first + BLOCK, size)
-                    with self._client.store_errors(name) as files:
-                        block = files.cat_file(path, first, last, generation=version, timeout=CALL_SECONDS)
+                for first in range(0, entry.size, BLOCK):
+                    last = min(first + BLOCK, entry.size) - 1
+                    with self._client.store_errors(name):
+                        block = version.download_as_bytes(
+                            start=first, end=last, raw_download=True, checksum=None, **self._client.limits
+                        )
                     file.write(block)
                     checksum = crc32c(block, checksum)
                     if moved is not None:
                         moved(len(block))
-                if _described(file.tell(), checksum) == (size, entry["crc32c"]):
+                if _described(file.tell(), checksum) == (entry.size, entry.crc32c):
                     return
         raise self._damaged(f"read {name}")
 
     def holds(self, name: str, path: Path) -> bool:
         with suppress(MissingObjectError):
             entry = self._entry(checked_name(name))
-            size = int(entry["size"])
-            return size == path.stat().st_size and (size, entry["crc32c"]) == _described(*file_checksum(path))
+            found = entry.size, entry.crc32c
+            return entry.size == path.stat().st_size and found == _described(*file_checksum(path))
         return False
 
     def stat(self, name: str) -> StoredObject | None:
@@ -376,36 +349,26 @@ class GcsStore(RemoteStore):
             return self._stored(self._entry(checked_name(name)))
         return None
 
-    def _entry(self, name: str) -> Mapping[str, str]:
-        bucket, key = self._location.bucket, self._prefix + name
-        with self._client.store_errors(name) as files:
-            entry = files.call("GET", "b/{}/o/{}", bucket, key, json_out=True, fields=_FIELDS, timeout=CALL_SECONDS)
-            return {field: entry[field] for field in _FIELDS.split(",")}
+    def _entry(self, name: str) -> storage.Blob:
+        """Return size, CRC-32C, version and time of an object."""
+        blob = self._client.bucket.blob(self._prefix + name)
+        with self._client.store_errors(name):
+            blob.reload(**self._client.limits)
+        return blob
 
-    def _stored(self, entry: Mapping[str, str]) -> StoredObject:
-        modified = datetime.fromisoformat(entry["updated"])
-        return StoredObject(entry["name"][len(self._prefix) :], int(entry["size"]), modified)
+    def _stored(self, entry: storage.Blob) -> StoredObject:
+        return StoredObject(entry.name[len(self._prefix) :], entry.size, entry.updated)
 
     def objects(self, prefix: str) -> list[StoredObject]:
-        entries = self._list("items", f"items({_FIELDS})", prefix=self._prefix + checked_prefix(prefix))
-        stored = [self._stored(entry) for entry in entries]
+        entries, _ = self._client.listed(self._prefix + checked_prefix(prefix))
+        stored = map(self._stored, entries)
         return sorted((one for one in stored if not is_hidden(one.name)), key=lambda one: one.name)
 
     def folders(self, prefix: str) -> list[str]:
         start = self._prefix + checked_prefix(prefix)
-        paths = self._list("prefixes", "prefixes", prefix=start, delimiter="/")
+        _, paths = self._client.listed(start, "/")
         names = [path[len(start) :].rstrip("/") for path in paths]
-        return sorted(name for name in names if not is_hidden(name))
-
-    def _list(self, key: str, fields: str, **query: str) -> Iterator[Any]:
-        query["fields"] = f"{fields},nextPageToken"
-        while True:
-            with self._client.store_errors() as files:
-                page = files.call("GET", "b/{}/o", self._location.bucket, json_out=True, timeout=CALL_SECONDS, **query)
-            yield from page.get(key, [])
-            if not page.get("nextPageToken"):
-                return
-            query["pageToken"] = page["nextPageToken"]
+        return [name for name in names if not is_hidden(name)]
 
     def delete(self, names: Iterable[str]) -> None:
         checked = [checked_name(name) for name in names]
@@ -413,8 +376,8 @@ class GcsStore(RemoteStore):
             list(threads.map(self._delete, checked))
 
     def _delete(self, name: str) -> None:
-        with suppress(MissingObjectError), self._client.store_errors(name) as files:
-            files.rm_file(self._root + name, timeout=CALL_SECONDS)
+        with suppress(MissingObjectError), self._client.store_errors(name):
+            self._client.bucket.blob(self._prefix + name).delete(**self._client.limits)
 
     def _damaged(self, action: str) -> StoreUnavailableError:
         return StoreUnavailableError(

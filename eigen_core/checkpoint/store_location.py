@@ -1,6 +1,5 @@
 """Where a store is: parse its URL or path, and open it."""
 
-import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -116,13 +115,6 @@ def open_store(url: str) -> Store:
     location = gcs_location(url)
     if location is None:
         return LocalStore(store_folder(url))
-    tokens = Path.home() / ".gcs_tokens"
-    if os.path.lexists(tokens):
-        # When gcsfs is imported, it unpickles this file of its old versions, which can run any code.
-        raise InputError(
-            f"{tokens} holds the tokens of an old login as a pickle, which can run code when it is read: remove it, "
-            "and set GOOGLE_APPLICATION_CREDENTIALS to the path of a key file (JSON) instead."
-        )
     # Importing the client takes a second, which runs in a folder do not need to spend.
     from eigen_core.checkpoint.gcs import GcsStore
 

@@ -92,11 +92,7 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Stores of this process do not wait between two attempts; the pauses (seconds) are noted in the list."""
     pauses: list[float] = []
 
-    async def note(seconds: float) -> None:
-        pauses.append(seconds)
-
-    # The modules in which gcsfs and Google's client pause and look at the clock, which the pauses advance.
-    monkeypatch.setattr("gcsfs.retry.asyncio", SimpleNamespace(sleep=note))
+    # The modules in which Google's client pauses and looks at the clock, which the pauses advance.
     clock = SimpleNamespace(sleep=pauses.append, monotonic=lambda: time.monotonic() + sum(pauses))
     monkeypatch.setattr("google.api_core.retry.retry_unary.time", clock)
     monkeypatch.setattr("google.api_core.retry.retry_base.time", clock)

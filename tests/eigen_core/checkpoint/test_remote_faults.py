@@ -10,7 +10,6 @@ import pytest
 from checkpoint_samples import act_at_random
 from fault_proxy import Fault, FaultProxy
 from gcs_emulator import GcsEmulator
-from gcsfs.core import GCSFileSystem
 
 from eigen_core.checkpoint import gcs
 from eigen_core.checkpoint.gcs import GcsStore
@@ -224,14 +223,9 @@ def test_a_download_of_what_is_replaced_meanwhile_is_whole(
 
 
 def test_a_listing_of_several_pages(store: GcsStore, fault_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    call = GCSFileSystem.call
-
-    def call_with_small_pages(files: GCSFileSystem, *arguments: str, **options: object) -> object:
-        return call(files, *arguments, **options, maxResults="2")
-
     for number in range(5):
         store.put(f"many/{number}/x", b"")
-    monkeypatch.setattr(GCSFileSystem, "call", call_with_small_pages)
+    monkeypatch.setattr(gcs, "_PAGE", 2)
     fault_proxy.requests.clear()
     assert [found.name for found in store.objects("many/")] == [f"many/{number}/x" for number in range(5)]
     assert len(fault_proxy.requests) > 2
