@@ -29,7 +29,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from eigen_core.checkpoint.integrity import DELETED_MARK, LEASES, MANIFESTS
 from eigen_core.checkpoint.store import ANOTHER_FOLDER, MissingObjectError, Store, StoredObject, StoreUnavailableError
-from eigen_core.common.errors import InputError
+from eigen_core.common.errors import InputError, UnavailableError
 from eigen_core.common.files import explained
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ _Document = TypeVar("_Document", bound=BaseModel)
 _held_here: set[str] = set()
 
 
-class InUseError(InputError):
+class InUseError(UnavailableError):
     """Another process holds the file lock or the lease of a run; the message names that process if it is known."""
 
 

@@ -15,7 +15,7 @@ class End(StrEnum):
     GUARD = "memory guard"  # the memory guard has stopped it
     DISK_FULL = "disk full"  # the disk is full, or by the plan would be
     INTERRUPTED = "interrupted"  # it was asked to stop
-    OTHER = "failed"  # a store, a worker or its process failed
+    OTHER = "failed"  # a store, a worker or its process failed, or its data or its scheduler were away
 
     @property
     def of_begun_run(self) -> "End":
@@ -76,6 +76,12 @@ class InputError(ValueError):
     """
 
     end = End.REFUSED
+
+
+class UnavailableError(InputError):
+    """Something that a run needs, such as its prices or its scheduler, is away at the moment: it may come back."""
+
+    end = End.OTHER
 
 
 class FullDiskError(InputError):

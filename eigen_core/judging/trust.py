@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 from scipy.stats import binomtest
 
-from eigen_core.common.errors import InputError
+from eigen_core.common.errors import FOLLOWS, InputError, Next, end_of
 from eigen_core.common.files import explained, open_regular_file, replacing
 from eigen_core.common.records import Record
 from eigen_core.common.text import count, percent
@@ -170,9 +170,11 @@ class TrustTrials:
             try:
                 with computing_threads(self._config.threads):
                     trial = self._run_trial(edge, seed)
-            except FloatingPointError:
+            except Exception as error:
+                if FOLLOWS[end := end_of(error)]["trust"] is not Next.RECORD:
+                    raise
                 nothing = {"excess": None, "matched_pvalue": 1.0, "excess_pvalue": None, "trades": 0}
-                trial = Trial.model_validate({"edge": edge, "seed": seed, "claim": "diverged", **nothing})
+                trial = Trial.model_validate({"edge": edge, "seed": seed, "claim": str(end), **nothing})
             _write(path, trial.model_dump(mode="json"))
             finished(trial, number, len(wanted))
             found.append(trial)

@@ -19,7 +19,7 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from eigen_core.common.errors import InputError
+from eigen_core.common.errors import InputError, UnavailableError
 from eigen_core.common.files import open_regular_file
 from eigen_core.common.text import size
 from eigen_core.config import MarketConfig
@@ -128,14 +128,14 @@ def find_source(market: MarketConfig) -> Source:
                 raise InputError(f"The folder {path} holds no price file: {_ADVICE}")
             return Source(path, tuple(files), tuple(ignored))
         if not path.exists():
-            raise InputError(f"There is no file or folder {path}: give a CSV or Parquet file or a folder of them.")
+            raise UnavailableError(f"There is no file or folder {path}: give a CSV or Parquet file or a folder of them.")
         if not _form_of(path):
             raise InputError(f"{path} is no price file: {_ADVICE}")
         if not path.is_file():
             raise InputError(f"{path} is a pipe or a device: give a file or a folder of files.")
         return Source(path, (_source_file(path, (), symbol_from, alone=True),))
     except OSError as error:
-        raise InputError(_unreadable(path, error)) from error
+        raise UnavailableError(_unreadable(path, error)) from error
 
 
 def symbol_in(name: str, symbol_from: str) -> str:

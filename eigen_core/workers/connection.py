@@ -21,7 +21,7 @@ from distributed.protocol.serialize import Serialize
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eigen_core.common.errors import InputError, SchedulerLostError, WorkerLostError
+from eigen_core.common.errors import InputError, SchedulerLostError, UnavailableError, WorkerLostError
 from eigen_core.common.text import has_credentials
 from eigen_core.machine import SharedTensor
 from eigen_core.task.replay import Replay
@@ -71,7 +71,8 @@ def connected(scheduler: str) -> Client:
             security=OWN_SECURITY.get(scheduler),
         )
     except (OSError, ValueError) as error:
-        raise InputError(
+        # An address that cannot be used is a ValueError.
+        raise (UnavailableError if isinstance(error, OSError) else InputError)(
             f"scheduler {scheduler} cannot be reached ({error}): start it (`dask scheduler`), correct the address, "
             "or unset the setting scheduler, so that this machine computes."
         ) from error

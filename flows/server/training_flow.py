@@ -20,7 +20,7 @@ from prefect.states import Cancelled, Completed, Failed
 
 from eigen_core.checkpoint.locks import InUseError
 from eigen_core.checkpoint.store import StoreUnavailableError
-from eigen_core.common.errors import FOLLOWS, End, InputError, Next, end_of
+from eigen_core.common.errors import FOLLOWS, End, InputError, Next, UnavailableError, end_of
 from eigen_core.common.process import set_umask, stop_requests_unmasked
 from eigen_core.config import Config, merge
 from eigen_core.config.explain import flatten
@@ -70,7 +70,7 @@ class ChosenRun:
         journals.count_attempt(self.run.location, self.run.refresh().generation + 1)
         try:
             yield
-        except (*STOP_REQUESTS, InUseError, StoreUnavailableError):
+        except (*STOP_REQUESTS, UnavailableError, StoreUnavailableError):
             # These errors say nothing about the run: do not count the attempt.
             journals.withdraw_attempt(self.run.location)
             raise

@@ -22,10 +22,13 @@ from eigen_core.checkpoint.session import create_run, open_session
 from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.common.errors import FOLLOWS, End, InputError, Next, Stopped, end_of
 from eigen_core.common.files import explained
+from eigen_core.config.market import MarketConfig
 from eigen_core.judging.trust import Trial, TrustTrials
 from eigen_core.machine import MemoryGuardError
+from eigen_core.market.reading import find_source
 from eigen_core.planning.run_plan import RunPlan, RunTooLargeError
 from eigen_core.runs.handle import Run
+from eigen_core.workers import workers_of
 from flows.cli.common import END_PIPE
 from flows.cli.run_jobs import IsStopped, JobResult, RunJob
 from flows.server import flow_runs, training_flow
@@ -36,25 +39,35 @@ def plan(*, fits_memory: bool) -> RunPlan:
     return cast(RunPlan, SimpleNamespace(fits_memory=fits_memory, sentence=lambda: "It does not fit."))
 
 
-def full_disk() -> InputError:
-    with pytest.raises(InputError) as full, explained("write", Path("here")):
+def error_of(call: Callable[[], object]) -> InputError:
+    with pytest.raises(InputError) as raised:
+        call()
+    return raised.value
+
+
+def full_disk() -> None:
+    with explained("write", Path("here")):
         raise OSError(errno.ENOSPC, "no space")
-    return full.value
 
 
 # A call, since an error that was raised once keeps its cause.
 ERRORS: dict[str, tuple[End, Callable[[], BaseException]]] = {
+    "prices away": (End.OTHER, lambda: error_of(PASSING[0])),
     "refused": (End.REFUSED, lambda: InputError("No such prices.")),
     "diverged": (End.DIVERGED, lambda: FloatingPointError("learning diverged.")),
     "does not fit": (End.TOO_LARGE, lambda: RunTooLargeError(plan(fits_memory=False))),
     "guard": (End.GUARD, lambda: MemoryGuardError("memory: all taken.", bare_report(), "train", 1)),
     "disk too small": (End.DISK_FULL, lambda: RunTooLargeError(plan(fits_memory=True))),
-    "disk full": (End.DISK_FULL, full_disk),
+    "disk full": (End.DISK_FULL, lambda: error_of(full_disk)),
     "disk full for the system": (End.DISK_FULL, lambda: OSError(errno.ENOSPC, "no space")),
     "interrupted": (End.INTERRUPTED, KeyboardInterrupt),
     "store lost": (End.OTHER, lambda: StoreUnavailableError("No answer.")),
     "crash": (End.OTHER, lambda: RuntimeError("a mistake")),
 }
+PASSING: list[Callable[[], object]] = [
+    lambda: find_source(MarketConfig(data="a-disk-that-is-away")),
+    lambda: workers_of("tcp://127.0.0.1:9"),
+]
 each_end = pytest.mark.parametrize("end", End)
 each_error = pytest.mark.parametrize(("end", "error"), ERRORS.values(), ids=ERRORS)
 SETTINGS = small_settings(market={"holdout_days": 60, "first_date": "2018-01-01"})
@@ -86,6 +99,12 @@ def test_a_process_that_says_nothing_has_failed_or_was_stopped() -> None:
     assert (crash.end, crash.sentence) == (End.OTHER, "ModuleNotFoundError: No module named 'x'")
     assert JobResult.of(-signal.SIGKILL, "", b"").end is End.OTHER
     assert JobResult.of(-signal.SIGTERM, "", b"").end is End.INTERRUPTED
+
+
+def test_what_is_away_may_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eigen_core.workers.connection._CONNECTING_SECONDS", 0.5)
+    assert [end_of(error_of(call)) for call in PASSING] == [End.OTHER, End.OTHER]
+    assert end_of(error_of(lambda: workers_of("nonsense://"))) is End.REFUSED
 
 
 def test_what_a_run_was_given_is_not_to_blame_once_it_has_begun() -> None:
