@@ -128,7 +128,9 @@ def find_source(market: MarketConfig) -> Source:
                 raise InputError(f"The folder {path} holds no price file: {_ADVICE}")
             return Source(path, tuple(files), tuple(ignored))
         if not path.exists():
-            raise UnavailableError(f"There is no file or folder {path}: give a CSV or Parquet file or a folder of them.")
+            raise UnavailableError(
+                f"There is no file or folder {path}: give a CSV or Parquet file or a folder of them."
+            )
         if not _form_of(path):
             raise InputError(f"{path} is no price file: {_ADVICE}")
         if not path.is_file():

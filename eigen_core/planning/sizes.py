@@ -184,11 +184,12 @@ class DiskPlan:
 
         def stored(generations: Collection[int]) -> int:
             """Return the size of the files of `generations`; a shard (one generation's transitions) counts once."""
-            shards: set[int] = set()
-            for generation in generations:
-                oldest_row = max(generation * rows - sizes.config.replay.capacity, 0)
-                shards |= set(range(oldest_row // rows + 1, generation + 1))
-            return len(generations) * fixed + sum(generations) * growth + len(shards) * shard
+            shards = newest = 0
+            for generation in sorted(generations):
+                before = max(generation * rows - sizes.config.replay.capacity, 0) // rows
+                shards += generation - max(before, newest)
+                newest = generation
+            return len(generations) * fixed + sum(generations) * growth + shards * shard
 
         def retained(newest: int) -> int:
             """Return the run's size at its end: `newest` last generations, and generation 1 for the champion."""

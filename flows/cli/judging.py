@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from eigen_core.common.errors import InputError
+from eigen_core.common.files import require_own_files, require_place
 from eigen_core.common.text import change, count, money, percent, ratio
 from flows.cli.common import (
     DATA_DEFAULT,
@@ -73,7 +74,6 @@ def backtest(
     as_json: Json = False,
 ) -> None:
     """Show what agents would have earned in money over a span of days, beside baselines and random traders."""
-    from eigen_core.common.files import require_place
     from eigen_core.judging.run_backtests import backtest as play
     from eigen_core.judging.run_backtests import write_backtest
 
@@ -555,11 +555,12 @@ def trust(
         str, option("LIST", "Information coefficients of the planted edges; an empty text: none.")
     ] = "0.05,0.1,0.2,0.3",
     options: RunOptions,
-    out: Annotated[Path, option("FOLDER", "Folder of the finished trials.")] = Path("trust"),
+    out: Annotated[Path | None, option("FOLDER", "Folder of the finished trials.", "trust")] = None,
     as_json: Json = False,
 ) -> None:
     """Measure how far verdicts can be trusted: false alarms on prices of noise, and which planted edges are found."""
     wanted = edges_in(edges)
+    folder = require_own_files(Path.cwd(), "trust") if out is None else out
     from eigen_core.judging.trust import TRIAL_PRESET, TrustTrials, trust_document, with_trial_settings
 
     settings = with_trial_settings(replace(options, seed=None).settings())
@@ -572,7 +573,7 @@ def trust(
             print_line(console, f"trial {done}/{of}  {_market(trial.edge)}, seed {trial.seed}: {trial.claim}")
 
     with progress_shown(console, "trials") as display:
-        measured = TrustTrials(config, out).run(trials, wanted, partial(show_trial, display), made)
+        measured = TrustTrials(config, folder).run(trials, wanted, partial(show_trial, display), made)
     print_result(as_json, trust_document, print_trust, measured)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from eigen_core.common.errors import InputError
+from eigen_core.common.files import explained, open_regular_file
 from flows.server.prefect_internals import EVENTS_IN_ORDER_OF_ARRIVAL, LEASES_IN_FILES
 
 # Prefect keeps the event of each state of a task run for a week: three quarters of what a training adds to Prefect's
@@ -72,39 +73,39 @@ def refuse_settings_of_the_folder() -> None:
     function, and the directory may be somebody else's.
     """
     for name in FOLDER_FILES:
-        file = Path(name).absolute()
-        if not file.is_file():
-            continue
-        try:
-            text = file.read_text(encoding="utf-8", errors="replace")
-            settings = _names_in(name, text)
-        except OSError:
-            continue
-        except ValueError as error:
-            raise InputError(f"{file} cannot be read as settings of Prefect: {error}. Correct or remove it.") from error
-        if foreign := sorted(settings - _OF_ANY_FOLDER):
+        if foreign := sorted(settings_in(Path(name)).keys() - _OF_ANY_FOLDER):
             raise InputError(
-                f"{file} sets {foreign[0]}. A file of the working directory must not choose what is executed: set it "
-                f"as an environment variable instead. Eigen accepts {', '.join(sorted(_OF_ANY_FOLDER))} there."
+                f"{Path(name).absolute()} sets {foreign[0]}. A file of the working directory must not choose what is "
+                "executed: set it as an environment variable instead. Eigen accepts "
+                f"{', '.join(sorted(_OF_ANY_FOLDER))} there."
             )
 
 
-def _names_in(name: str, text: str) -> set[str]:
-    """Return the variables of Prefect that a settings file sets, as names of environment variables."""
-    if name == ".env":
+def settings_in(file: Path) -> dict[str, Any]:
+    """Return what a settings file of Prefect sets, by names of environment variables; profiles precede their names."""
+    file = file.absolute()
+    if not os.path.lexists(file) or file.is_dir():
+        return {}
+    # Prefect would wait for ever for the content of a pipe.
+    with explained("read", file), open_regular_file(file) as opened:
+        text = opened.read().decode(errors="replace")
+    if file.name == ".env":
         if "prefect" not in text.lower():
-            return set()
+            return {}
         from dotenv import dotenv_values
 
-        keys = {key.upper() for key in dotenv_values(stream=StringIO(text), interpolate=False)}
-        return {key for key in keys if key.startswith("PREFECT_")}
+        found = dotenv_values(stream=StringIO(text), interpolate=False).items()
+        return {key.upper(): value for key, value in found if key.upper().startswith("PREFECT_")}
     from eigen_core.config.explain import flatten
 
-    values: Any = tomllib.loads(text)
-    for table in () if name == "prefect.toml" else ("tool", "prefect"):
+    try:
+        values: Any = tomllib.loads(text)
+    except ValueError as error:
+        raise InputError(f"{file} cannot be read as settings of Prefect: {error}. Correct or remove it.") from error
+    for table in ("tool", "prefect") if file.name == "pyproject.toml" else ():
         values = values.get(table, {}) if isinstance(values, dict) else {}
-    names = (key.replace(".", "_").upper() for key in flatten(values))
-    return {key if key.startswith("PREFECT_") else f"PREFECT_{key}" for key in names}
+    named = {key.replace(".", "_").upper(): value for key, value in flatten(values).items()}
+    return {key if "PREFECT_" in key else f"PREFECT_{key}": value for key, value in named.items()}
 
 
 def flow_environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -9,8 +9,8 @@ import ssl
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
-from contextlib import closing, suppress
+from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPException
@@ -18,10 +18,16 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from eigen_core.common.errors import InputError
-from eigen_core.common.files import open_regular_file
 from eigen_core.common.text import has_credentials
 from flows.server.prefect_internals import known_revisions
-from flows.server.prefect_settings import FOLDER_FILES, HOST, api_at, client_environment, server_environment
+from flows.server.prefect_settings import (
+    FOLDER_FILES,
+    HOST,
+    api_at,
+    client_environment,
+    server_environment,
+    settings_in,
+)
 from flows.server.request_guard import refuse_foreign_pages
 from flows.server.state_directory import StateDirectory
 
@@ -253,24 +259,22 @@ def names_an_api(environ: Mapping[str, str]) -> bool:
     """Return whether PREFECT_API_URL or a settings file of Prefect seems to name an API, without importing Prefect."""
     if environ.get("PREFECT_API_URL", "").strip():
         return True
-    return any(word in text for word, _, text in _settings_files(environ))
+    return any("PREFECT_API_URL" in name for file in _settings_files(environ) for name in settings_in(file))
 
 
-def _settings_files(environ: Mapping[str, str]) -> Iterator[tuple[str, Path, str]]:
-    """Yield a word that each settings file with an API has, the file, and its text, in the order that Prefect uses."""
+def _settings_files(environ: Mapping[str, str]) -> list[Path]:
+    """Return the settings files of Prefect, in the order in which it uses them; they may be missing."""
     home = Path(os.path.expanduser(environ.get("PREFECT_HOME", "~/.prefect")))
     profiles = Path(os.path.expanduser(environ.get("PREFECT_PROFILES_PATH", home / "profiles.toml")))
-    words = {".env": "PREFECT_API_URL", "prefect.toml": "api", "pyproject.toml": "tool.prefect"}
-    for file, word in {**words, str(profiles): "PREFECT_API_URL"}.items():
-        with suppress(OSError), open_regular_file(Path(file)) as opened:
-            yield word, Path(file).absolute(), opened.read().decode(errors="replace")
+    return [*(Path(name).absolute() for name in FOLDER_FILES), profiles]
 
 
 def _source_of(api: str, environ: Mapping[str, str]) -> str:
     """Return what names the URL of an API: the variable PREFECT_API_URL, or a settings file of Prefect."""
     if environ.get("PREFECT_API_URL", "").strip():
         return "PREFECT_API_URL"
-    return next((str(file) for _, file, text in _settings_files(environ) if api in text), "Prefect's settings")
+    naming = (file for file in _settings_files(environ) if any(api in str(one) for one in settings_in(file).values()))
+    return str(next(naming, "Prefect's settings"))
 
 
 def refuse_api_of_the_folder(api: str, environ: Mapping[str, str]) -> None:

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import socket
+import stat
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,16 +17,23 @@ import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from eigen_core.checkpoint.locks import FileLock, ProcessIdentity
-from eigen_core.checkpoint.store import check_run_name
 from eigen_core.checkpoint.store_location import is_remote, store_folder, store_from_environment
 from eigen_core.common.errors import InputError, Stopped
-from eigen_core.common.files import explained, open_to_append, replacing, require_own_files, without_file
+from eigen_core.common.files import ForeignPlaceError, explained, open_to_append, place, replacing
+from eigen_core.common.process import default_cache_root
 from eigen_core.config import Config, merge
 from eigen_core.config.loading import config_from_values, values_of_environment
 from eigen_core.config.model import CheckpointConfig
 
 Component = Literal["server", "worker"]
 COMPONENTS: tuple[Component, ...] = ("server", "worker")
+_FILES = (
+    "lock",
+    "port",
+    ".gitignore",
+    *(f"{component}.{kind}" for component in COMPONENTS for kind in ("json", "log")),
+)
+_KINDS = (stat.S_IFREG, stat.S_IFDIR)
 
 _POLL_SECONDS = 0.1
 _KILLED_SECONDS = 10.0
@@ -126,12 +134,14 @@ class StateDirectory:
     def of(cls, environ: Mapping[str, str]) -> "StateDirectory":
         """Return the state directory that EIGEN_HOME names, else `.eigen` in the working directory, which is foreign.
 
-        `ForeignPlaceError` if something in it is neither a file nor a folder.
+        `ForeignPlaceError` if one of Eigen's own files in it is something else.
         """
         given = environ.get("EIGEN_HOME", "").strip()
-        if given:
-            return cls(require_own_files(Path(os.path.expanduser(given)).absolute(), ""))
-        return cls(require_own_files(Path.cwd(), ".eigen"))
+        path = Path(os.path.expanduser(given)).absolute() if given else place(Path.cwd(), ".eigen/")
+        for name in _FILES:
+            if os.path.lexists(path / name) and stat.S_IFMT(os.lstat(path / name).st_mode) not in _KINDS:
+                raise ForeignPlaceError(str(path / name))
+        return cls(path)
 
     @property
     def worker_name(self) -> str:
@@ -219,44 +229,31 @@ class StateDirectory:
     def launch_settings(self, run: str) -> dict[str, Any]:
         """Return the settings (`MACHINE_SETTINGS`, and a task) that `eigen launch` recorded for a run; may be empty."""
         path = self._launch_file(run)
-        if path is None:
-            return {}
         try:
-            found = json.loads(path.read_bytes())
+            return dict(json.loads(path.read_bytes()))
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, ValueError, TypeError, RecursionError) as error:
             raise InputError(f"{path} cannot be read: remove it, and launch run '{run}' again.") from error
-        return found if isinstance(found, dict) else {}
-
-    def keep_launch_settings(self, run: str, own: Mapping[str, Any]) -> None:
-        """Record the `MACHINE_SETTINGS` of a run (nested); flow runs take them from here, not from their parameters."""
-        path = self._launch_file(run)
-        if path is not None and own != self.launch_settings(run):
-            self._replace(path, json.dumps(own))
 
     @contextmanager
     def new_launch_settings(self, run: str, own: Mapping[str, Any]) -> Iterator[None]:
-        """Record the `MACHINE_SETTINGS` of a run; if the block raises an `InputError`, restore the former record."""
+        """Record the `MACHINE_SETTINGS` of a run (nested) for its flow runs; undo it if the block is refused."""
         path, before = self._launch_file(run), self.launch_settings(run)
-        is_new = path is not None and not path.exists()
-        self.keep_launch_settings(run, own)
+        self._replace(path, json.dumps(own))
         try:
             yield
         except InputError:
-            self.keep_launch_settings(run, before)
-            if path is not None and is_new:
-                path.unlink(missing_ok=True)
-                with suppress(OSError):  # files of other runs are in there
-                    path.parent.rmdir()
+            path.unlink()
+            if before:
+                self._replace(path, json.dumps(before))
             raise
 
-    def _launch_file(self, run: str) -> Path | None:
-        """Return the file with the `MACHINE_SETTINGS` of a run; None if no run can have this name."""
-        try:
-            return self.path / "launched" / f"{check_run_name(run)}.json"
-        except InputError:
-            return None
+    def _launch_file(self, run: str) -> Path:
+        """Return the file with the `MACHINE_SETTINGS` of a run, in the cache: `path` may come from somebody else."""
+        # A server may give any text as the name of a run.
+        named = hashlib.sha256(f"{self.path.resolve()}\n{run}".encode(errors="surrogatepass")).hexdigest()
+        return default_cache_root() / "launched" / f"{named}.json"
 
     def forget(self, name: Component) -> None:
         """Remove the record of a process; its log stays."""
@@ -272,7 +269,7 @@ class StateDirectory:
         with self._explained():
             self.path.mkdir(parents=True, exist_ok=True)
             # Logs and settings in this folder are private, and of no use to git.
-            without_file(self.path / ".gitignore").write_text("*\n")
+            self._replace(self.path / ".gitignore", "*")
             lock = FileLock(self.path / "lock")
             is_free = lock.acquire(timeout_seconds)
         if not is_free:
@@ -289,7 +286,7 @@ class StateDirectory:
         return self.path / f"{name}.json"
 
     def _replace(self, path: Path, text: str) -> None:
-        with self._explained(), replacing(path) as file:
+        with explained("write", path, "set EIGEN_HOME or EIGEN_CACHE to another folder"), replacing(path) as file:
             file.write(f"{text}\n".encode())
 
 

@@ -291,6 +291,7 @@ _BESIDE_RUNS = {
     ".eigen": ("status",),
     ".eigen/.gitignore": ("up",),
     ".eigen/server.log": ("up",),
+    "trust": ("trust", "us5", "--trials", "1"),
     "runs/.remote/gs/bucket": ("show", "run", "--store", "gs://bucket"),
 }
 

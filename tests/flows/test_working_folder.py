@@ -1,6 +1,7 @@
 """No command and no process that it starts imports a module from its working folder, which may be anyone's."""
 
 import ast
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import packages_distributions
@@ -100,13 +101,18 @@ CALLS = "version: 1\nformatters: {called: {(): os.mkdir, path: executed}}\n"
         ("prefect.toml", "logging = [", "prefect.toml cannot be read"),
         ("pyproject.toml", '[tool.prefect]\nhome = "."', "PREFECT_HOME"),
         (".env", "PREFECT_LOGGING_LEVEL=DEBUG\nOTHER=1", ""),
+        (".env", "", "Cannot read"),  # a pipe, which nobody writes to
+        ("prefect.toml", "", "Cannot read"),
         ("pyproject.toml", '[tool.prefect.logging]\nlevel = "DEBUG"\n[tool.other]\nhome = "."', ""),
     ],
 )
 def test_no_settings_file_of_the_working_folder_chooses_code(
     tmp_path: Path, file: str, content: str, refused: str
 ) -> None:
-    (tmp_path / file).write_text(content)
+    if content:
+        (tmp_path / file).write_text(content)
+    else:
+        os.mkfifo(tmp_path / file)
     for name in ("called.yml", "logging.yml"):
         (tmp_path / name).write_text(CALLS)
     ended = run_eigen(["logs", "first"], environment=eigen_environment(tmp_path / "home"), folder=tmp_path)

@@ -18,6 +18,7 @@ def write_prices(file: str, days: int, changed: float = 1.0) -> None:
     pd.DataFrame(closes, index, ["AAA", "BBB", "CCC"])[:days].to_csv(file)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("user_folder")
 def test_a_run_goes_on_with_its_prices_in_another_file_and_not_with_others(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

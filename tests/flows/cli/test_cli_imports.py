@@ -86,6 +86,7 @@ finally:
 """
 
 
+@pytest.mark.thorough
 def test_one_handle_of_a_run_is_passed_on(tmp_path: Path) -> None:
     environment = eigen_environment(tmp_path / "prefect")
     for words, expected in (

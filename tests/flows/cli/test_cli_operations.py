@@ -19,6 +19,7 @@ from rich.console import Console
 
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError
+from eigen_core.common.process import default_cache_root
 from eigen_core.runs.handle import status_of
 from flows.cli.server import print_down, print_run_page, print_status, print_up
 from flows.server import deployments
@@ -142,6 +143,7 @@ def test_a_launch_names_places_so_that_the_worker_means_the_same(
 @pytest.mark.usefixtures("api")
 def test_a_launch_that_the_server_refuses_leaves_nothing(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     refusing: list[bool] = []
+    kept = default_cache_root() / "launched"
 
     def launch(api: str, *_: Any, **__: Any) -> Any:
         if refusing:
@@ -150,13 +152,13 @@ def test_a_launch_that_the_server_refuses_leaves_nothing(monkeypatch: pytest.Mon
 
     monkeypatch.setattr("flows.server.deployments.launch", launch)
     for run, store in (("new", "first"), ("known", "second")):
-        before, refusing[:] = digest(folder), [True]
+        before, refusing[:] = (digest(folder), digest(kept)), [True]
         options = ["--store", store, *small_settings()]
         assert "The server refuses the run." in refused("launch", "--run", run, *options)
-        assert digest(folder) == before
+        assert (digest(folder), digest(kept)) == before
         refusing.clear()
         eigen("launch", "--run", "known", *options, code=0)
-        assert digest(folder) != before
+        assert (digest(folder), digest(kept)) != before
 
 
 def test_a_worker_that_has_ended_is_not_stopped_again(home: StateDirectory) -> None:

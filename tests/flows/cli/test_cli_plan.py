@@ -109,7 +109,10 @@ def test_a_training_that_does_not_fit_is_refused_with_its_plan_and_leaves_nothin
 
 def test_a_run_that_no_longer_fits_is_not_continued_and_stays_as_it_is(folder: Path) -> None:
     config = run_config("runs", Path("runs"))
-    tight = config.model_copy(update={"memory": config.memory.model_copy(update={"limit_gb": 0.5}), "generations": 9})
+    # More than pytest itself may take.
+    wide = config.replay.model_copy(update={"capacity": 60_000_000})
+    memory = config.memory.model_copy(update={"limit_gb": 4.0})
+    tight = config.model_copy(update={"memory": memory, "replay": wide, "generations": 500_000})
     save_generations(tight, "run", 1, 2)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     ended = eigen("resume", "run", code=3)

@@ -130,6 +130,18 @@ def test_a_run_with_all_its_generations_here_alone_is_not_finished(
     assert "is finished: generation 2 of 2" in ended.stdout
 
 
+def test_a_resume_works_in_the_folder_that_it_is_given(finished_here: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[tuple[Run, Config]] = []
+    monkeypatch.setattr("flows.cli.training.train_here", lambda runs, _: begun.extend(runs))
+    monkeypatch.setattr("flows.cli.training.print_ending", lambda *_: None)
+    command = ["resume", "run", "--store", finished_here.checkpoint.store]
+    eigen(*command, code=0)
+    eigen(*command, "--set", "checkpoint.local=elsewhere", code=0)
+    # The generation that was not uploaded is in the former folder alone.
+    assert [(config.checkpoint.local, run.generation) for run, config in begun] == [("runs", 2), ("elsewhere", 1)]
+    assert begun[1][0].location.root.is_relative_to(Path("elsewhere").absolute())
+
+
 @pytest.mark.parametrize(
     "error", [StoreUnavailableError("Not whole."), WorkerLostError("Not whole."), KeyboardInterrupt()]
 )

@@ -24,6 +24,7 @@ from prefect.states import Cancelled, Cancelling, Crashed, Pending, Running
 
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError, Stopped
+from eigen_core.common.process import default_cache_root
 from eigen_core.runs.handle import unfinished_runs
 from flows.server import deployments
 from flows.server.artifacts import artifact_key
@@ -171,14 +172,15 @@ def test_a_deploy_that_fails_half_way_changes_no_switch(
 @pytest.mark.usefixtures("client")
 def test_a_wrong_setting_is_refused_by_the_server_and_leaves_nothing(deployed: str, tmp_path: Path) -> None:
     home = StateDirectory(tmp_path)
-    home.keep_launch_settings("other", {"scheduler": "tcp://a:1"})
-    before = digest(tmp_path)
-    with (
-        pytest.raises(InputError, match=r"The server refuses the run: .*nonsense"),
-        home.new_launch_settings("mine", {"task": "portfolio"}),
-    ):
-        launch(deployed, {"nonsense": 1}, "mine", print)
-    assert digest(tmp_path) == before
+    with home.new_launch_settings("before", {"scheduler": "tcp://a:1"}):
+        before = digest(default_cache_root() / "launched")
+    for run in ("before", "mine"):
+        with (
+            pytest.raises(InputError, match=r"The server refuses the run: .*nonsense"),
+            home.new_launch_settings(run, {"task": "portfolio"}),
+        ):
+            launch(deployed, {"nonsense": 1}, run, print)
+    assert digest(default_cache_root() / "launched") == before
 
 
 @pytest.mark.parametrize("state", [Pending(), Running()])

@@ -116,24 +116,28 @@ def test_the_worker_has_its_own_settings(by_worker: StateDirectory, monkeypatch:
     config = with_own_settings(Config(workers=4, seed=3), "run")
     assert (config.scheduler, config.workers, config.checkpoint.store, config.seed) == ("tcp://here:8786", 0, "kept", 3)
     # What `eigen launch` was given here is this machine's own as well, and nearer than the environment.
-    by_worker.keep_launch_settings(
-        "run", {"scheduler": None, "task": "gym:module:Class", "checkpoint": {"store": "mine"}}
-    )
-    config = with_own_settings(Config(workers=4, task="gym:module:Class"), "run")
+    launched = {"scheduler": None, "task": "gym:module:Class", "checkpoint": {"store": "mine"}}
+    with by_worker.new_launch_settings("run", launched):
+        config = with_own_settings(Config(workers=4, task="gym:module:Class"), "run")
     assert (config.scheduler, config.workers, config.checkpoint.store) == (None, 4, "mine")
     with pytest.raises(InputError, match="imports a module"):
         with_own_settings(Config(task="gym:module:Class"), "other")
 
 
-def test_what_was_launched_is_kept_by_name_alone(by_worker: StateDirectory, tmp_path: Path) -> None:
-    by_worker.keep_launch_settings("../run", {"scheduler": "tcp://a:1"})
-    assert by_worker.launch_settings("../run") == {}
-    assert list(tmp_path.iterdir()) == []
-    by_worker.keep_launch_settings("run", {"scheduler": "tcp://a:1"})
-    by_worker.keep_launch_settings("run", {})
-    assert by_worker.launch_settings("run") == {}
-    (file,) = (by_worker.path / "launched").iterdir()
-    file.write_text("{")
+def test_a_working_folder_names_no_settings_of_this_machine(by_worker: StateDirectory, user_folder: Path) -> None:
+    """It may come from somebody else: what `eigen launch` was given is kept elsewhere, by folder and run."""
+    theirs = by_worker.path / "launched" / "run.json"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text('{"scheduler": "tcp://evil:1", "task": "gym:evil:Class"}')
+    assert with_own_settings(Config(), "run").scheduler is None
+    with pytest.raises(InputError, match="imports a module"):
+        with_own_settings(Config(task="gym:evil:Class"), "run")
+    for run in ("run", "../run", "a\ud800b"):
+        with by_worker.new_launch_settings(run, {"scheduler": "tcp://a:1"}):
+            assert with_own_settings(Config(), run).scheduler == "tcp://a:1"
+    assert list(user_folder.iterdir()) == [by_worker.path]
+    assert StateDirectory(user_folder / "other").launch_settings("run") == {}
+    by_worker._launch_file("run").write_text("{")
     with pytest.raises(InputError, match="remove it, and launch run 'run' again"):
         by_worker.launch_settings("run")
 

@@ -25,6 +25,23 @@ def test_what_cannot_be_read_or_written_is_a_sentence(tmp_path: Path) -> None:
         pass
 
 
+def test_only_its_own_files_are_examined(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    for name in ("notes", "launched", "worker.yaml"):
+        (home / name).symlink_to(tmp_path)
+    (tmp_path / "linked").symlink_to(home)
+    environment = {"EIGEN_HOME": str(tmp_path / "linked")}
+    with StateDirectory.of(environment).locked():
+        pass
+    os.mkfifo(home / "worker.json")
+    with pytest.raises(InputError, match=r"worker\.json is a pipe"):
+        StateDirectory.of(environment)
+    (home / "server.log").symlink_to(home)
+    with pytest.raises(InputError, match=r"server\.log is a symbolic link"):
+        StateDirectory.of(environment)
+
+
 def test_only_one_is_at_work(tmp_path: Path) -> None:
     home = StateDirectory(tmp_path)
     with home.locked():
