@@ -119,9 +119,9 @@ def _measured(state: TrainingState, cpu_seconds: float) -> Reached:
     assert champion is not None
 
     def mean_reward(weights: torch.Tensor, task_state: Mapping[str, torch.Tensor], episodes: int) -> float:
-        state.task.state = task_state
         starts = spread_starts(state.task.holdout_starts, episodes)
-        return float(state.task.roll_out(weights, np.tile(starts, (len(weights), 1))).rewards.mean())
+        with state.task.at(task_state):
+            return float(state.task.roll_out(weights, np.tile(starts, (len(weights), 1))).rewards.mean())
 
     return Reached(
         state.generation,

@@ -78,9 +78,9 @@ def pendulum_return(settings: Sequence[str], seed: int) -> float:
         train(state)
         evolve(state)
     assert state.champion is not None
-    state.task.state = state.champion.task_state
     starts = spread_starts(state.task.holdout_starts, config.evaluation.holdout_episodes)
-    return float(state.task.roll_out(state.champion.weights[None], starts[None]).rewards.mean())
+    with state.task.at(state.champion.task_state):
+        return float(state.task.roll_out(state.champion.weights[None], starts[None]).rewards.mean())
 
 
 def market_share(settings: Sequence[str], seed: int) -> float:

@@ -120,7 +120,6 @@ def judged(state: TrainingState, market: KnownMarket) -> dict[str, Any]:
     """
     champion = state.champion
     assert champion is not None
-    state.task.state = champion.task_state
     scored = _by_growth if state.config.task == "portfolio" else _in_episodes
     scores, facts = scored(state, champion.weights, market)
     oracle = scores["oracle"] if market.edge else 0.0

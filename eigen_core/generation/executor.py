@@ -115,21 +115,21 @@ class LocalExecutor:
         self.playing_size = playing_at_once(config.population, self.task.play_bytes, device.type)
 
     def play(self, population: Population, episodes: Episodes) -> EpisodeResults:
-        self.task.state = episodes.task_state
         groups = agent_groups(population.size, self.playing_size)
         parts = []
-        for index, group in enumerate(groups):
-            weights, own = population.weights[group], episodes.rows(group)
-            fixed = np.tile(own.fixed, (len(weights), 1))
-            if own.random:
-                training = self.task.roll_out(*self._random_play(weights, own), record=True)
-                parts.append(EpisodeResults(training, self.task.roll_out(weights, fixed)))
-            else:
-                noise = self._noise(own, population.genes.get(NOISE_FACTOR), group)
-                starts = np.hstack([own.training, fixed])
-                played = self.task.roll_out(weights, starts, noise, record=True, fixed=len(own.fixed))
-                parts.append(EpisodeResults.of(played, own.training.shape[1]))
-            report_progress("evaluate", index + 1, len(groups))
+        with self.task.at(episodes.task_state):
+            for index, group in enumerate(groups):
+                weights, own = population.weights[group], episodes.rows(group)
+                fixed = np.tile(own.fixed, (len(weights), 1))
+                if own.random:
+                    training = self.task.roll_out(*self._random_play(weights, own), record=True)
+                    parts.append(EpisodeResults(training, self.task.roll_out(weights, fixed)))
+                else:
+                    noise = self._noise(own, population.genes.get(NOISE_FACTOR), group)
+                    starts = np.hstack([own.training, fixed])
+                    played = self.task.roll_out(weights, starts, noise, record=True, fixed=len(own.fixed))
+                    parts.append(EpisodeResults.of(played, own.training.shape[1]))
+                report_progress("evaluate", index + 1, len(groups))
         return EpisodeResults.joined(parts)
 
     def learn(
@@ -140,7 +140,6 @@ class LocalExecutor:
         replay: Replay,
         task_state: Mapping[str, Tensor],
     ) -> dict[str, Tensor]:
-        self.task.state = task_state
         groups = agent_groups(agents.stop, self.group_size, agents.start)
         total, done = len(groups) * plan.gradient_steps, 0
 
@@ -161,7 +160,8 @@ class LocalExecutor:
                 population.put(rows, learned.group)
             return learned.curves
 
-        curves = [learn(rows) for rows in groups]
+        with self.task.at(task_state):
+            curves = [learn(rows) for rows in groups]
         return {name: torch.cat([group[name] for group in curves]) for name in curves[0]}
 
     def _noise(self, episodes: Episodes, factors: Tensor | None, group: slice) -> Tensor:

@@ -255,10 +255,11 @@ def _tensors(
 
 def _champion_metadata(state: TrainingState, champion: Champion) -> JsonValue:
     """Return what a program that uses the champion needs in addition to its weights and the run's configuration."""
-    state.task.state = champion.task_state
     layout = [*state.task.critic_layout.shapes, *state.task.actor_layout.shapes]
+    with state.task.at(champion.task_state):
+        metadata = state.task.metadata()
     return {
-        **state.task.metadata(),
+        **metadata,
         "generation": state.generation,
         "layout": [{"name": shape.name, "shape": list(shape.shape)} for shape in layout],
     }

@@ -1,10 +1,8 @@
 """Proximal policy optimization: each agent learns from the episodes that it has just played.
 
 Schulman et al. 2017 (arXiv:1707.06347), algorithm 1 with the clipped objective (equation 7), advantages by Schulman et
-al. 2016 (arXiv:1506.02438). Weights do not change between playing and learning, so log-densities and values are not
-stored while playing, but computed again here. Where observations are normalised by their moments (mean and deviation),
-the first generation plays without moments, but learns with those of its own episodes: its probability ratios are
-relative to the actor with these moments, not to the policy that played.
+al. 2016 (arXiv:1506.02438). Neither weights nor moments of observations (`Task.state`) change between playing and
+learning, so log-densities and values are not stored while playing, but computed again here.
 """
 
 import math

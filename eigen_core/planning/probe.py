@@ -235,7 +235,6 @@ class _PhaseProbe:
         weights, optimisers = state.population.weights, state.population.state
         population = Population(weights[group], {name: held[group] for name, held in optimisers.items()})
         groups = -(-agents // len(self.players))
-        state.task.state = state.task_state
 
         def play() -> Mapping[str, Tensor]:
             rows = state.executor.play(population, next_episodes(state).rows(group)).training.transitions
@@ -250,7 +249,7 @@ class _PhaseProbe:
             replay = state.replay
             for _ in range(groups):
                 replay = replay.appended(rows)
-            after = state.task.state_after(rows)
+            after = state.task.state_after(state.task_state, rows)
             result = EvaluationResult(generation, nothing, nothing, nothing, {}, None, after)
             champion = Champion(weights[0].clone(), 0.0, 0.0, 1, 0, state.task_state)
             state.commit(replay=replay, evaluated=result, champion=champion)

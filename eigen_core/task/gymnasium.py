@@ -153,8 +153,8 @@ class GymnasiumTask(Task[Tensor, Tensor]):
         rewards = episodes.rewards.sum(axis=1)
         return Rollout(rewards.reshape(starts.shape), {"reward": rewards, **counts}, rows)
 
-    def state_after(self, transitions: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        state = dict(self.state)
+    def state_after(self, state: Mapping[str, Tensor], transitions: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        state = dict(state)
         if self._observed is not None:
             state |= self._observed.after(state, transitions["observation"].cpu().double().numpy())
         if self._returned is not None:

@@ -1,6 +1,7 @@
 """Interface of a task, the problem that agents learn: its data, episodes, stored transitions and networks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
 
@@ -137,9 +138,8 @@ class Task(Protocol[Observed, Encoded]):
         fingerprint: hash of the data, or of the Gymnasium environment's name and sizes.
         block_bytes: bytes of an agent's largest array as it learns from a batch; decides how many agents learn at once.
         play_bytes: bytes of an agent as it plays the episodes of a generation; decides how many agents play at once.
-        state: sums of observations and returns for their normalisation, never changed in place. The phases of a
-            generation set it from the training state. A generation learns with the state with which it played; the
-            first generation, which plays without normalisation, learns with the state after its episodes.
+        state: sums of observations and returns for their normalisation, never changed in place; outside of blocks of
+            `at` the one with which a run begins.
     """
 
     def __init__(
@@ -220,9 +220,18 @@ class Task(Protocol[Observed, Encoded]):
             fixed: number of each agent's last episodes that are played without noise and not recorded.
         """
 
-    def state_after(self, transitions: Mapping[str, Tensor]) -> Mapping[str, Tensor]:  # noqa: ARG002
-        """Return `state` with a generation's recorded transitions added; `self.state` stays as it is."""
-        return self.state
+    @contextmanager
+    def at(self, state: Mapping[str, Tensor]) -> Iterator[None]:
+        """Normalise by `state` during the block."""
+        before, self.state = self.state, state
+        try:
+            yield
+        finally:
+            self.state = before
+
+    def state_after(self, state: Mapping[str, Tensor], transitions: Mapping[str, Tensor]) -> Mapping[str, Tensor]:  # noqa: ARG002
+        """Return `state` with a generation's recorded transitions added."""
+        return state
 
     def statistics(self, rollout: Rollout) -> dict[str, float]:
         """Return statistics of the episodes for logs and reports, by name."""

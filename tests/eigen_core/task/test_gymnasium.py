@@ -15,11 +15,12 @@ from uneven_environment import RAW, UNEVEN, UnevenEnvironment
 from eigen_core.checkpoint.replay_shards import Ring
 from eigen_core.common.errors import InputError
 from eigen_core.common.progress import progress_to
-from eigen_core.config import Config, merge
+from eigen_core.config import Config, PpoConfig, merge
 from eigen_core.config.loading import load_config
 from eigen_core.generation import TrainingState, evaluate, evolve, hold_out, restore, snapshot, train
 from eigen_core.generation.executor import EpisodeResults, Episodes
 from eigen_core.learning import Champion
+from eigen_core.learning.interface import learner_settings
 from eigen_core.networks.population import Population
 from eigen_core.task import open_data
 
@@ -131,7 +132,6 @@ def test_rewards_are_divided_by_the_deviation_of_discounted_returns() -> None:
     evaluate(state)
     assert state.task_state is at_first
     evolve(state)
-    state.task.state = state.task_state
     slots = torch.arange(state.replay.size, device=state.device)[None]
     raw = state.replay.pick(slots)
     returns, total = [], 0.0
@@ -139,10 +139,12 @@ def test_rewards_are_divided_by_the_deviation_of_discounted_returns() -> None:
         total = 0.5 * total + reward
         returns.append(total)
         total = 0.0 if end else total
-    found = state.task.transitions(state.replay, slots, 0)
-    torch.testing.assert_close(found.rewards[..., 0], raw["reward"] / float(np.std(returns)))
     observed = raw["observation"]
-    encoding = state.task.encode({}, observed)
+    with state.task.at(state.task_state):
+        found = state.task.transitions(state.replay, slots, 0)
+        encoding = state.task.encode({}, observed)
+    assert state.task.state is at_first
+    torch.testing.assert_close(found.rewards[..., 0], raw["reward"] / float(np.std(returns)))
     expected = ((observed - observed.mean(1)) / observed.std(1, correction=0)).clamp(-10, 10)
     torch.testing.assert_close(encoding, expected, rtol=1e-4, atol=1e-5)
 
@@ -249,7 +251,24 @@ def test_the_first_episodes_of_ppo_are_learned_by_the_moments_that_played_them(m
         assert torch.equal(state.champion.task_state[name], values)
     evaluated = state.evaluated
     assert evaluated is not None
-    assert evaluated.task_state["observation_count"] > moments[-1]["observation_count"]
+    # What was played for the moments alone is neither stored nor counted.
+    assert int(evaluated.task_state["observation_count"]) == state.replay.written
+    assert share_of_ratios_beyond_the_clip(state, moments[0]) > 0.04
+    assert share_of_ratios_beyond_the_clip(state, moments[-1]) == 0.0
+
+
+def share_of_ratios_beyond_the_clip(state: TrainingState, played_by: Mapping[str, torch.Tensor]) -> float:
+    """Share of the stored actions of all agents whose density differs by more than the clip when learning begins."""
+    task, critic, weights = state.task, state.task.critic_layout.size, state.population.weights
+    rows = state.replay.pick(torch.arange(state.replay.size, device=state.device).expand(len(weights), -1))
+    densities = []
+    for moments in (played_by, state.learning_task_state):
+        with task.at(moments):
+            encoding = task.encode({}, rows["observation"])
+            policy = task.policy(task.actor_layout.views(weights[:, critic:]), encoding)
+            densities.append(policy.log_prob(rows["action"]))
+    ratios = (densities[1] - densities[0]).exp()
+    return float(((ratios - 1.0).abs() > learner_settings(state.config, PpoConfig).clip_range).float().mean())
 
 
 @pytest.mark.parametrize("task", ["gym", "gym:", "market:x", "football", ""])
