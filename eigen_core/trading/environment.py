@@ -43,15 +43,16 @@ class HeldPrices:
     """The prices that `Positions` reads; those of one position lie close together in memory.
 
     Attributes:
-        values: float64 `[5, assets, days]`. 0: entry price of an order decided on the day, slippage included; minus
-            infinity if the order cannot be filled. 1 and 2: price that a sale target is compared with, where the day is
-            the first after the decision (1) or a later one (2): the high; minus infinity where no target can be
-            reached; infinity where classic bookkeeping closes every position. 3: last known close. 4: days from a
-            decision on the day to the sale that ends the holding time.
-        offsets: int64 `[2 rows, 1, 1]`, indices into the flat `values`, relative to the cell of an asset and the day
-            of a decision: entry price, days to sale, then prices to compare and closes of the next rows - 1 days.
+        values: float64 `[4 or more, assets, days]`. 0: entry price of an order decided on the day, slippage included;
+            minus infinity if the order cannot be filled. 1 and 2: price that a sale target is compared with, where the
+            day is the first after the decision (1) or a later one (2): the high; minus infinity where no target can be
+            reached; infinity where classic bookkeeping closes every position. 3: last known close. 4 and more, by the
+            day of the decision: the price that is compared `trading.holding_days` and more days later; infinity where
+            the sale that ends the holding time comes before.
+        offsets: int64 `[2 rows - 1, 1, 1]`, indices into the flat `values`, relative to the cell of an asset and the
+            day of a decision: entry price, then prices to compare and closes of the next rows - 1 days.
         rows: most days from a decision to its sale or to the first day on which a position only waits for its sale.
-        waits: int64 `[days + 1, assets]`, -1 where `Fills.waits`, else 0; None if no sale waits beyond the rows.
+        waits: bool `[days + 1, assets]`, `Fills.waits`; None if no sale waits beyond the rows.
     """
 
     values: Tensor
@@ -61,11 +62,13 @@ class HeldPrices:
 
     @classmethod
     def of(cls, prices: Prices, trading: TradingConfig) -> "HeldPrices":
-        values = torch.empty((5, prices.assets, prices.days), dtype=torch.float64, device=prices.close.device)
-        entry, first, reached, last_close, exit_offset = values.mT.unbind()
         fills = prices.fills(trading)
+        rows = min(fills.longest, fills.before_wait + 1)
+        late = range(trading.holding_days, rows)
+        shape = (4 + len(late), prices.assets, prices.days)
+        values = torch.full(shape, torch.inf, dtype=torch.float64, device=prices.close.device)
+        entry, first, reached, last_close, *compared_late = values.mT.unbind()
         entry.copy_(fills.entry.nan_to_num(nan=-torch.inf, posinf=torch.inf))
-        exit_offset.copy_(fills.exit_offset)
         reached.copy_(prices.high.nan_to_num(nan=-torch.inf, posinf=torch.inf))
         if trading.fill == "next_open":
             first.copy_(reached.masked_fill(prices.open.isnan(), -torch.inf))
@@ -77,11 +80,13 @@ class HeldPrices:
             for compared in (first, reached):
                 compared.masked_fill_(prices.missing, torch.inf)
         last_close.copy_(prices.last_close)
-        rows = min(fills.longest, fills.before_wait + 1)
+        for day, compared in zip(late, compared_late, strict=True):
+            compared[:-day] = (first if day == 1 else reached)[day:]
+            compared.masked_fill_(fills.exit_offset <= day, torch.inf)
         later, part = range(1, rows), entry.numel()
-        cells = [0, part * 4, *(part * min(day, 2) + day for day in later), *(part * 3 + day for day in later)]
-        offsets = torch.tensor(cells, device=values.device)[:, None, None]
-        waits = torch.nn.functional.pad(-fills.waits.to(torch.int64), (0, 0, 0, 1)) if fills.longest > rows else None
+        highs = [part * min(day, 2) + day if day not in late else part * (4 + late.index(day)) for day in later]
+        offsets = torch.tensor([0, *highs, *(part * 3 + day for day in later)], device=values.device)[:, None, None]
+        waits = torch.nn.functional.pad(fills.waits, (0, 0, 0, 1)) if fills.longest > rows else None
         return cls(values, offsets, rows, waits)
 
 
@@ -93,10 +98,10 @@ class Positions:
     waits for its sale is copied from row to row.
     """
 
-    def __init__(self, prices: HeldPrices, trading: TradingConfig, episodes: int) -> None:
+    def __init__(self, prices: HeldPrices, trading: TradingConfig, first_days: Tensor) -> None:
         self._prices, self._trading = prices, trading
         _, assets, self._price_days = prices.values.shape
-        rows, device = prices.rows, prices.values.device
+        episodes, rows, device = len(first_days), prices.rows, prices.values.device
         # The four float16 of an asset are moved as one int64. After a day its row serves the day `rows` later.
         coming = torch.zeros((rows, episodes, assets), dtype=torch.int64, device=device)
         self._coming, self._rows = coming.view(-1), coming.unbind()
@@ -106,21 +111,22 @@ class Positions:
         self._cells_later = [cells[row + 1 : row + rows] for row in range(rows)]
         # All purchases are computed in the same memory, so that its views are made once.
         of_day = (episodes, trading.purchases_per_day)
-        self._met = torch.empty((2 * rows, *of_day), dtype=torch.float64, device=device)
-        self._entry, self._exit = self._met[:1], self._met[1:2]
-        self._compared, self._close = self._met[2 : rows + 1], self._met[rows + 1 :]
+        self._met = torch.empty((2 * rows - 1, *of_day), dtype=torch.float64, device=device)
+        self._entry, self._compared, self._close = torch.split(self._met, [1, rows - 1, rows - 1])
         self._cells = torch.empty((rows - 1, *of_day), dtype=torch.int64, device=device)
         self._written = torch.empty_like(self._cells)
         self._flat = self._cells.view(-1), self._written.view(-1)
         observed = torch.ones((rows - 1, *of_day, PORTFOLIO_VALUES), dtype=torch.float16, device=device)
         _, days_held, self._gain, self._size = observed.unbind(-1)
-        self._ages = torch.arange(1, rows, dtype=torch.float64, device=device)[:, None, None]
-        # No sale but one at its target comes before the holding time ends.
-        self._late_ages = self._ages[trading.holding_days - 1 :]
+        ages = torch.arange(1, rows, dtype=torch.float64, device=device)[:, None, None]
         # A position is older than the holding time if its market was closed on some days, or its sale waits.
-        days_held.copy_((self._ages / trading.holding_days).clamp(max=1.0))
+        days_held.copy_((ages / trading.holding_days).clamp(max=1.0))
         self._position = observed.view(torch.int64).squeeze(-1)
         self._minus_one = torch.tensor(-1.0, dtype=torch.float64, device=device)
+        self._ends: tuple[Tensor, ...] | None = None
+        if prices.waits is not None:
+            days = first_days + torch.arange(1, trading.episode_days + 1, device=device)[:, None]
+            self._ends = (~prices.waits.index_select(0, days.flatten())).view(*days.shape, assets).unbind()
 
     def observed(self, step: int) -> Tensor:
         """Return the observed portfolios at a step, float16 `[E, A, 4]`; see `TradingEnvironment.portfolio`."""
@@ -155,12 +161,8 @@ class Positions:
         torch.take(self._prices.values, cell + self._prices.offsets, out=self._met)
         sale = target_price(trading, self._entry, target)
         sale.masked_fill_(held | (coefficient < trading.buy_threshold), -torch.inf)
-        below = self._compared < sale
-        if self._prices.rows > trading.holding_days:
-            # Prices after the sale do not count: beyond the last day they are those of another asset.
-            below[trading.holding_days - 1 :] &= self._late_ages < self._exit
         # 1 on the days before the first that reaches the target.
-        remains = below.cumprod(0)
+        remains = (self._compared < sale).cumprod(0)
         gain = torch.addcdiv(self._minus_one, self._close, self._entry)
         self._gain.copy_(gain.clamp_(-GAIN_LIMIT, GAIN_LIMIT))
         # Without the sign of a zero, so that observations are positive when read as integers.
@@ -172,15 +174,12 @@ class Positions:
         self._coming.scatter_add_(0, *self._flat)
         return held
 
-    def end_day(self, step: int, first_days: Tensor) -> None:
-        """Keep positions that wait beyond the next day, and clear the row of a step, for a later one.
-
-        `first_days` are the first days of the episodes, int64 `[E]`.
-        """
+    def end_day(self, step: int) -> None:
+        """Keep positions that wait beyond the next day, and clear the row of a step, for a later one."""
         row = self._rows[step % self._prices.rows]
-        if self._prices.waits is not None:
+        if self._ends is not None:
             tomorrow = self._rows[(step + 1) % self._prices.rows]
-            row &= self._prices.waits.index_select(0, first_days + (step + 1))
+            row.masked_fill_(self._ends[step], 0)
             # Two observations of a position differ in the days held alone: the later one is the greater number.
             torch.maximum(row, tomorrow, out=tomorrow)
         row.zero_()
@@ -422,7 +421,7 @@ class TradingEnvironment:
         self._step_index = 0
         self._summary = None
         self._decisions: list[Decision] = []
-        self._positions = Positions(self._held_prices, self.trading, len(first_days))
+        self._positions = Positions(self._held_prices, self.trading, self._first_days)
 
     @property
     def days(self) -> Tensor:
@@ -498,7 +497,7 @@ class TradingEnvironment:
         if decision is not None:
             self._decisions.append(decision)
         with torch.inference_mode():
-            self._positions.end_day(self._step_index, self._first_days)
+            self._positions.end_day(self._step_index)
         self._step_index += 1
         if self.done:
             self._finish()

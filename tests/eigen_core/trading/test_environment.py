@@ -12,8 +12,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from trading_cases import Array, SlowEpisode, panel_of, prices_of, random_panel
 
+from benchmarks.halts import market
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config, TradingConfig
 from eigen_core.market import Panel
@@ -141,6 +143,32 @@ def test_long_halts_need_no_rows_of_the_table(seed: int) -> None:
     ]
     table = assert_both_forms_equal(slow, panel, trading, first_days, actions)
     assert (table["exit_day"] - table["decision_day"] > trading.holding_days + 7).any()
+
+
+class CountedOperations(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return function(*args, **(kwargs or {}))
+
+
+def test_halts_add_few_operations_to_a_day() -> None:
+    counts = []
+    for halts in (False, True):
+        prices, rules = prices_of(market(halts=halts)), TradingConfig(observe_portfolio=True)
+        environment = TradingEnvironment(prices, rules)
+        assert (prices.fills(rules).longest > rules.holding_days) == halts
+        environment.reset(torch.arange(4))
+        wanted = torch.ones(4, prices.assets)
+        with CountedOperations() as counted:
+            for _ in range(10):
+                environment.portfolio()
+                environment.step(wanted, wanted)
+        counts.append(counted.count)
+    assert counts[1] <= 1.08 * counts[0], counts
 
 
 def _assert_portfolios_equal(portfolios: np.ndarray, slow: Sequence[SlowEpisode]) -> None:
