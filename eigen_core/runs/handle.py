@@ -5,7 +5,7 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import date, datetime
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -62,7 +62,8 @@ _CHANGEABLE_KEYS = frozenset(
         "workers",
         "scheduler",
         "population.group_size",
-        # The hash of the prices as read (`Task.fingerprint`) shows whether they are still the same.
+        # The hash of the prices of the run's days shows whether they are still the same. So decisions about later days
+        # are allowed, and one about a day of the run if it changes no price; not in a walk or sweep, which has no hash.
         "market.layout",
         "market.suspicious",
         "market.events",
@@ -226,24 +227,44 @@ class Run:
 
         Whether their prices on these days are the same, the task's data show when they are read.
         """
-        if self.newest is None or not has_prices(config.task):
+        if not (days := self._days) or not has_prices(config.task):
             return config
+        # Imported here because it loads pandas, which a table of runs does without.
+        from eigen_core.market.build import files_are_those_of
+
+        if files_are_those_of(self._origin, config.market):
+            return config
+        _warn_once(
+            f"Run '{self.name}' was begun with other price files, or other settings of these. Of the prices here, "
+            f"only its days are used: {days['first_date']} to {days['last_date']}."
+        )
+        begun = _config_of(self.location, self._begun_values).market
+        # `require_same_settings` refuses dates that a user names.
+        return _changed(
+            config,
+            market={name: day for name, day in days.items() if getattr(config.market, name) == getattr(begun, name)},
+        )
+
+    @property
+    def _origin(self) -> Mapping[str, Any]:
+        """`Panel.origin` of the newest generation; empty if it has none, or is damaged."""
+        if self.newest is None:
+            return {}
         contents, manifest = self.newest
         try:
             described = contents.document(manifest, "champion")
         except (DamagedGenerationError, KeyError):
-            return config
+            return {}
         origin = described.get("origin") if isinstance(described, dict) else None
-        # Imported here because it loads pandas, which a table of runs does without.
-        from eigen_core.market.build import files_are_those_of
+        return origin if isinstance(origin, dict) else {}
 
-        if not isinstance(origin, dict) or not origin or files_are_those_of(origin, config.market):
-            return config
-        first, last = str(origin.get("first")), str(origin.get("last"))
-        _warn_once(
-            f"Run '{self.name}' was begun with other price files. Of these, only its days are used: {first} to {last}."
-        )
-        return _changed(config, market={"first_date": first, "last_date": last})
+    @property
+    def _days(self) -> dict[str, str]:
+        """First and last day of the run's prices, by the names of their settings; empty if they are not known."""
+        try:
+            return {f"{name}_date": str(date.fromisoformat(self._origin[name])) for name in ("first", "last")}
+        except (KeyError, TypeError, ValueError):
+            return {}
 
     def _say_left_out(self) -> None:
         stored = flatten(machine_values(current_values(self._latest_values)))
@@ -266,10 +287,8 @@ class Run:
         """Raise `InputError` if `config` differs from the run in settings that may not change between generations."""
         begun = _config_of(self.location, self._begun_values)
         before, now = own_path(begun.market.data), own_path(config.market.data)
-        moved = set()
         # The data may have moved, or continue: their hash shows later whether they are those that the run began with.
-        if self.newest is not None:
-            moved |= {"market.first_date", "market.last_date"}
+        moved = {f"market.{name}" for name, day in self._days.items() if getattr(config.market, name) == day}
         gone = before is not None and not Path(os.path.expanduser(before)).exists()
         if before is not None and now is not None and (self.location.remote or gone or self.newest is not None):
             moved.add("market.data")
@@ -454,9 +473,11 @@ def require_same_definition(subject: str, begun: Config, now: Config, options: S
     """Raise `InputError` if a walk or sweep (both train several runs) would be continued with another definition.
 
     `subject` begins the message, for example `Walk 'years'`; `options`: the command's options that the caller has found
-    to differ. Settings that may change between the generations of a run may change here too, but not `generations`.
+    to differ. Settings that may change between the generations of a run may change here too, but not `generations`, nor
+    those by which prices are read: the runs would have different prices.
     """
-    settings = [key for key in differing_keys(begun, now) if key == "generations" or not is_changeable(key)]
+    fixed = ("generations", "market.")
+    settings = [key for key in differing_keys(begun, now) if key.startswith(fixed) or not is_changeable(key)]
     differing = [*options, *settings]
     if differing:
         raise InputError(

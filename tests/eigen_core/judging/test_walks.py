@@ -136,12 +136,14 @@ def test_a_walk_goes_on_as_it_was_begun_or_is_refused(tmp_path: Path) -> None:
 
     begin()
     begin()
+    dropping = config.market.model_copy(update={"suspicious": "drop"})
     begin(config.model_copy(update={"threads": 2}))
     for differing, sentence in (
         ({"seeds": 2}, "exists with other settings: --seeds differs"),
         ({"train_days": 40}, "exists with other settings: --train-days, the days of its folds differ"),
         ({"days": 199}, "the days of its folds differ"),
         ({"settings": config.model_copy(update={"generations": 7})}, "generations differs"),
+        ({"settings": config.model_copy(update={"market": dropping})}, "market.suspicious differs"),
     ):
         with pytest.raises(InputError, match=sentence):
             begin(**differing)

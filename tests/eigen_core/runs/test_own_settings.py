@@ -9,7 +9,7 @@ import pytest
 from flow_cases import SMALL
 from store_cases import run_config, save_generations
 
-from eigen_core.checkpoint.run_contents import RunLocation
+from eigen_core.checkpoint.run_contents import RunContents, RunLocation
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config, merge
 from eigen_core.runs.handle import Run, status_of
@@ -119,6 +119,17 @@ def test_data_that_have_moved_are_given_again(tmp_path: Path) -> None:
     Run.open(store, "run").require_same_settings(Run.open(store, "run").config_to_resume(str(moved)))
     with pytest.raises(InputError, match=r"market\.data differs"):
         Run.open(store, "run").require_same_settings(with_data(config, Path("us5")))
+
+
+def test_days_of_a_store_that_are_no_dates_are_neither_used_nor_shown(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = run_config(store, tmp_path / "theirs")
+    save_generations(config, "run", 1)
+    origin = {"files": "other", "first": "\x1b[2J", "last": "2020-01-02"}
+    monkeypatch.setattr(RunContents, "document", lambda *_: {"origin": origin})
+    assert Run.open(store, "run").on_its_days(config) == config
+    assert not caplog.text
 
 
 @pytest.mark.thorough

@@ -39,6 +39,11 @@ def test_a_run_goes_on_with_its_prices_in_another_file_and_not_with_others(
     refused = eigen("resume", "moved", "--generations", "4", "--data", "changed.csv", code=2).stderr
     assert "trained on other data" in refused
     assert "of 2020-01-01 to 2022-09-06" in refused
+    # Neither days nor decisions about them may change; later decisions may.
+    again = ["train", "--run", "moved", "--data", "later.csv", *settings, "--set"]
+    assert "market.first_date differs" in eigen(*again, "market.first_date=2020-02-03", code=2).stderr
+    eigen(*again, "market.first_date=2020-01-01", code=0)
+    eigen(*again, "market.events=AAA 2022-09-08 keep", code=0)
     accounts = []
     for data in ("begun.csv", "later.csv"):
         monkeypatch.setenv("EIGEN_DATA", data)
