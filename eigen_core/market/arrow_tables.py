@@ -1,5 +1,7 @@
-"""Parquet and Arrow files: their size in memory, by what they say before they are read, and their tables."""
+"""Tables of Parquet and Arrow files. They are read in parts, and their size in memory is checked before each part."""
 
+import struct
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -7,119 +9,101 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from eigen_core.market.formats import LayoutError
-
-_CELL_BYTES = 8
+_CELL_BYTES, _BATCH_ROWS = 8, 16_384
+_BINARY = (pa.binary(), pa.large_binary())
+_VIEWS = (pa.string_view(), pa.binary_view())
+_TEXTS = (pa.string(), pa.large_string(), *_BINARY, *_VIEWS)
 _MAGIC = b"ARROW1\0\0"
 
 
-def table_bytes(content: bytes, form: str) -> int:
-    """Return the bytes that a table takes, without its repeated texts, at least 8 per cell; `pa.ArrowException` if
-    `content` is not of the `form` (`parquet` or `arrow`)."""
-    return _parquet_bytes(content) if form == "parquet" else _arrow_bytes(content)
+def read_table(content: bytes, form: str, require: Callable[[int], None]) -> pa.Table:
+    """Return the table of a file of the `form` (`parquet` or `arrow`); `pa.ArrowException` if it is damaged.
 
-
-def read_table(content: bytes, form: str, most_text: int) -> pa.Table:
-    """Return the table of a file; `LayoutError` if the texts of a column take more than `most_text` bytes, and
-    `pa.ArrowException` if the file is damaged."""
-    buffer = pa.py_buffer(content)
-    if form == "arrow":
-        # A file is a stream after its magic number. Its footer could name a part of it several times.
-        stored = pa.ipc.open_stream(buffer[len(_MAGIC) :] if content.startswith(_MAGIC) else buffer).read_all()
-    else:
-        columns = pq.read_metadata(pa.BufferReader(buffer)).schema
-        texts = [each.path for each in map(columns.column, range(len(columns))) if _is_text(each)]
-        stored = pq.read_table(pa.BufferReader(buffer), read_dictionary=texts)
-    stored.validate(full=True)
-    for name, column in zip(stored.column_names, stored.columns, strict=True):
-        if sum(map(_text_bytes, column.chunks)) > most_text:
-            raise LayoutError(f" has texts in column '{name:.40}' that take more than 40 times its size: shorten them.")
-    fields = [pa.field(each.name, _plain(each.type, form)) for each in stored.schema]
+    `require` is called with the bytes that the table takes so far, at least 8 per cell and all repeated texts, before
+    more is read. What Parquet says about its size is checked first, but not believed.
+    """
+    parts = (_parquet_parts if form == "parquet" else _arrow_parts)(pa.BufferReader(content), require)
+    batches, taken = [], 0
+    for batch in parts:
+        batch.validate(full=True)
+        taken += sum(max(_CELL_BYTES * len(column), _text_bytes(column)) for column in batch.columns)
+        require(taken)
+        batches.append(batch)
+    stored = pa.Table.from_batches(batches, batches[0].schema if batches else pa.schema([]))
+    binary = {
+        place: pa.string()
+        for place, kind in enumerate(stored.schema.types)
+        if getattr(kind, "value_type", kind) in _BINARY
+    }
+    fields = [pa.field(each.name, binary.get(place, each.type)) for place, each in enumerate(stored.schema)]
     return stored.cast(pa.schema(fields, stored.schema.metadata))
 
 
-def _plain(kind: pa.DataType, form: str) -> pa.DataType:
-    if form == "parquet" and pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    return pa.string() if kind in (pa.binary(), pa.large_binary()) else kind
+def _parquet_parts(file: pa.BufferReader, require: Callable[[int], None]) -> Iterator[pa.RecordBatch]:
+    footer = pq.read_metadata(file)
+    columns = [footer.schema.column(place) for place in range(footer.num_columns)]
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    require(max(footer.num_rows * len(columns) * _CELL_BYTES, sum(group.total_byte_size for group in groups)))
+    # Texts that repeat stay one text.
+    of_bytes = [each for each in columns if each.physical_type == "BYTE_ARRAY"]
+    texts = [each.path for each in of_bytes if each.logical_type.type != "DECIMAL"]
+    opened = pq.ParquetFile(file, metadata=footer, read_dictionary=texts)
+    yield from opened.iter_batches(_BATCH_ROWS)
 
 
-def _is_text(column: Any) -> bool:  # noqa: ANN401 - pyarrow's class is private
-    return (column.physical_type, column.logical_type.type == "DECIMAL") == ("BYTE_ARRAY", False)
+def _arrow_parts(file: pa.BufferReader, require: Callable[[int], None]) -> Iterator[pa.RecordBatch]:
+    # A file is a stream after its magic number. Its footer could name a part of it several times.
+    begin = len(_MAGIC) if file.read(len(_MAGIC)) == _MAGIC else 0
+    file.seek(begin)
+    require(sum(_inflated_bytes(message) for message in pa.ipc.MessageReader.open_stream(file)))
+    file.seek(begin)
+    yield from pa.ipc.open_stream(file)
 
 
-def _text_bytes(chunk: pa.Array) -> int:
-    values = chunk.dictionary if pa.types.is_dictionary(chunk.type) else chunk
-    if pa.types.is_string_view(values.type) or pa.types.is_binary_view(values.type):
-        views = np.frombuffer(values.buffers()[1] or b"", dtype=np.int32).reshape(-1, 4)
-        lengths = pa.array(views[values.offset : values.offset + len(values), 0])
-    elif any(kind(values.type) for kind in (pa.types.is_string, pa.types.is_binary, _is_large)):
-        lengths = pc.binary_length(values)
-    else:
+def _text_bytes(column: pa.Array) -> int:
+    """Return the bytes of all texts of a column, each as often as it occurs; 0 if it contains none."""
+    is_coded = pa.types.is_dictionary(column.type)
+    values = column.dictionary if is_coded else column
+    if values.type not in _TEXTS:
         return 0
-    lengths = lengths.cast(pa.int64())
-    return int(pc.sum(lengths.take(chunk.indices) if values is not chunk else lengths).as_py() or 0)
+    if values.type in _VIEWS:
+        views = np.frombuffer(values.buffers()[1] or b"", dtype=np.int32).reshape(-1, 4)
+        lengths = pa.array(views[values.offset : values.offset + len(values), 0], pa.int64())
+    else:
+        lengths = pc.binary_length(values).cast(pa.int64())
+    return int(pc.sum(lengths.take(column.indices) if is_coded else lengths).as_py() or 0)
 
 
-def _is_large(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_large_string(kind) or pa.types.is_large_binary(kind))
+def _inflated_bytes(message: Any) -> int:  # noqa: ANN401 - pyarrow has no types
+    """Return the bytes of a message's buffers after decompression; a compressed one begins with its length.
 
-
-def _parquet_bytes(content: bytes) -> int:
-    footer = pq.read_metadata(pa.BufferReader(content))
-    widths = [max(footer.schema.column(place).length, _CELL_BYTES) for place in range(footer.num_columns)]
-    total = 0
-    for group in map(footer.row_group, range(footer.num_row_groups)):
-        cells = sum(group.column(place).num_values * width for place, width in enumerate(widths))
-        total += max(cells, group.num_rows * footer.num_columns * _CELL_BYTES, group.total_byte_size)
-    return total
-
-
-def _arrow_bytes(content: bytes) -> int:
-    """Add up the buffers of all messages, after decompression, and the lengths of their columns.
-
-    Arrow specification, "Serialization and Interprocess Communication": a compressed buffer begins with its length.
+    Arrow specification, "Serialization and Interprocess Communication".
     """
-    total = 0
-    for message in pa.ipc.MessageReader.open_stream(content.removeprefix(_MAGIC)):
-        if message.type == "schema":
-            continue
-        data, body = message.metadata.to_pybytes(), message.body
-        batch = _table(data, _field(data, _table(data, 0), 2))
-        if message.type != "record batch":
-            # A dictionary.
-            batch = _table(data, _field(data, batch, 1))
-        nodes, buffers = (_structs(data, _field(data, batch, number)) for number in (1, 2))
-        is_compressed = _field(data, batch, 3) > 0
-        stored = 0
-        for begin, length in buffers:
-            known = int.from_bytes(body[begin : begin + 8], "little", signed=True) if is_compressed and length else -1
-            stored += max(known, length)
-        total += max(stored, _CELL_BYTES * sum(length for length, _ in nodes))
-    return total
+    if message.type == "schema":
+        return 0
+    data = message.metadata.to_pybytes()
 
+    def number(place: int, kind: str = "<I") -> int:
+        return int(struct.unpack_from(kind, data, place)[0])
 
-# FlatBuffers: a table begins with the distance to the positions of its fields.
-def _number(data: bytes, place: int, size: int, signed: bool = False) -> int:
-    return int.from_bytes(data[place : place + size], "little", signed=signed)
+    def field(table: int, index: int) -> int:
+        # FlatBuffers: a table begins with the distance to the positions of its fields.
+        positions, place = table - number(table, "<i"), 4 + 2 * index
+        distance = number(positions + place, "<H") if place < number(positions, "<H") else 0
+        return table + distance if distance else 0
 
+    def at(place: int) -> int:
+        return place + number(place)
 
-def _table(data: bytes, place: int) -> int:
-    return place + _number(data, place, 4)
-
-
-def _field(data: bytes, table: int, number: int) -> int:
-    """Return the position of a field of a table; 0 if the table lacks it."""
-    positions = table - _number(data, table, 4, signed=True)
-    place = 4 + 2 * number
-    distance = _number(data, positions + place, 2) if place < _number(data, positions, 2) else 0
-    return table + distance if distance else 0
-
-
-def _structs(data: bytes, field: int) -> list[tuple[int, int]]:
-    """Return the structs of a vector, which are two numbers of 8 bytes each."""
-    if not field:
-        return []
-    begin = _table(data, field)
-    pairs = np.frombuffer(data, dtype="<i8", offset=begin + 4, count=2 * _number(data, begin, 4))
-    return [(int(first), int(second)) for first, second in pairs.reshape(-1, 2)]
+    batch = at(field(at(0), 2))
+    if message.type != "record batch":
+        # A dictionary.
+        batch = at(field(batch, 1))
+    if not (buffers := field(batch, 2)):
+        return 0
+    begin = at(buffers)
+    places = np.frombuffer(data, "<i8", 2 * number(begin), begin + 4).reshape(-1, 2)
+    if not field(batch, 3):
+        return int(places[:, 1].sum())
+    starts = [message.body[first : first + 8] for first, length in places.tolist() if length]
+    return sum(int.from_bytes(start, "little") for start in starts)

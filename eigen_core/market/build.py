@@ -47,7 +47,8 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
     fingerprint = panel_fingerprint(source.hashes, market, computed[0] if computed else None)
     root = cache_root if cache_root is not None else default_cache_root()
     folder = root / "panels"
-    found = load_panel(folder, fingerprint, market)
+    available = headroom_bytes(config.memory)
+    found = load_panel(folder, fingerprint, market, available)
     if found is None:
         if computed is None:
             computed = _read_features(source, config)
@@ -60,7 +61,7 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
         del features, computed
         store_panel(folder, panel, report)
         # Return the stored panel: mapped, not a second copy in memory.
-        found = load_panel(folder, fingerprint, market) or (panel, report)
+        found = load_panel(folder, fingerprint, market, available) or (panel, report)
         del panel, report
         _release_free_memory()
     panel, report = found

@@ -5,6 +5,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,9 @@ _DAYS_AROUND, _FEWEST_DAYS_AROUND, _STALE_DAYS = 20, 5, 10
 _SPIKE, _BACK, _SPIKE_DAYS = 3.0, 1.5, 3
 _OPENS_AT, _IN_RANGE = 1.05, 1.001  # tolerances of an open beside the last close, and of a close in its bar's range
 _JUMP, _LARGE, _LAST_LOSS, _LATE_FACTOR = 5.0, 2.0, 0.99, 1.02
-# Numbers outside are errors of the source; inside, no indicator overflows.
-_SMALLEST_PRICE, _LARGEST_PRICE = 1e-12, 1e15
+SMALLEST_PRICE = 1e-12
+"""The smallest price, and that of a symbol which is worth nothing. No indicator overflows from here to 1e15."""
+_LARGEST_PRICE = 1e15
 
 
 @dataclass(frozen=True)
@@ -61,9 +63,9 @@ class CleanPrices:
     own: Mapping[str, Grid]
     levels: Mapping[str, Grid] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def traded(self) -> NDArray[np.bool_]:
-        """Days with a price on which a symbol traded, bool `[days, symbols]`: all of them if it has no volumes."""
+        """Days with a price on which a symbol traded, bool `[days, symbols]`: all until its first volume above zero."""
         return _traded(self.close, self.volume)
 
 
@@ -79,7 +81,7 @@ def prices_fingerprint(prices: CleanPrices) -> str:
 
 
 def _traded(close: Grid, volume: Grid) -> NDArray[np.bool_]:
-    return np.asarray(~np.isnan(close) & ~((volume == 0.0) & (volume > 0.0).any(axis=0)))
+    return np.asarray(~np.isnan(close) & ~((volume == 0.0) & np.logical_or.accumulate(volume > 0.0, axis=0)))
 
 
 def clean_prices(
@@ -109,7 +111,7 @@ def clean_prices(
             for role, grid in raw.items():
                 grid[:, column] = np.where(np.isnan(values) | (role not in BAR), np.nan, 1.0)
             level_values[symbol] = values
-    lowest = {role: 0.0 if role == "volume" else _SMALLEST_PRICE for role in raw}
+    lowest = {role: 0.0 if role == "volume" else SMALLEST_PRICE for role in raw}
     usable = {
         role: np.where((grid >= lowest[role]) & (grid <= _LARGEST_PRICE), grid, np.nan) for role, grid in raw.items()
     }
@@ -143,7 +145,6 @@ def clean_prices(
         counts["missing_opens"] = 0
     if not prices.has_range:
         counts["derived_highs"] = counts["derived_lows"] = 0
-    histories, large_moves = _histories(prices)
     share = contradicted.sum(axis=0) / np.maximum(priced.sum(axis=0), 1)
     report = DataReport(
         source=source,
@@ -151,11 +152,10 @@ def clean_prices(
         days=len(days),
         first_day=str(days[0]),
         last_day=str(days[-1]),
-        symbols=histories,
+        symbols=_histories(prices),
         universe=UniverseAudit.of(days, assets, prices.close, factor[:, order], prices.traded),
         suspicious=tuple(row for row in suspicious if row.symbol not in levels or row.kind != "stale"),
         levels=tuple(level_values),
-        large_moves=large_moves,
         suspended_days=int((~prices.traded & ~np.isnan(prices.close)).sum()),
         unknown_volumes=tuple(f"{rows.symbols[one]} ({percent(share[one])})" for one in np.flatnonzero(share)),
         dropped_symbols=tuple(rows.symbols[position] for position in np.flatnonzero(~has_price)),
@@ -225,7 +225,7 @@ def _clean_bars(cells: dict[Role, Grid], counts: dict[str, int]) -> tuple[dict[R
     close = cells.pop("close")
     unknown = np.full(close.shape, np.nan)
     adjusted = cells.pop("adjusted_close", unknown)
-    factor = pd.DataFrame(adjusted / close).ffill().to_numpy()
+    factor = unknown if adjusted is unknown else pd.DataFrame(adjusted / close).ffill().to_numpy()
     scaled = ~np.isnan(close) & ~np.isnan(factor)
     counts["adjusted_prices"] = int(scaled.sum())
     counts["carried_adjustments"] = int((scaled & np.isnan(adjusted)).sum())
@@ -271,17 +271,15 @@ def _column_order(
     return [position[symbol] for symbol in (*tradable, *context)], len(tradable)
 
 
-def _histories(prices: CleanPrices) -> tuple[tuple[SymbolHistory, ...], int]:
-    histories, large_moves = [], 0
+def _histories(prices: CleanPrices) -> tuple[SymbolHistory, ...]:
+    histories = []
     for column, (symbol, close, traded) in enumerate(zip(prices.symbols, prices.close.T, prices.traded.T, strict=True)):
         own = np.flatnonzero(~np.isnan(close))
-        ratio = close[own[1:]] / close[own[:-1]]
-        large_moves += int(((ratio > _LARGE) | (ratio < 1.0 / _LARGE)).sum())
         begin, end = np.flatnonzero(traded)[[0, -1]] if traded.any() else own[[0, -1]]
         gaps = int(np.isnan(close[begin:end]).sum())
         first, last = str(prices.days[begin]), str(prices.days[end])
         histories.append(SymbolHistory(symbol, first, last, len(own), gaps, column < prices.assets))
-    return tuple(histories), large_moves
+    return tuple(histories)
 
 
 def suspicious_prices(
@@ -294,14 +292,15 @@ def suspicious_prices(
     """Find suspicious prices; `raw` (from the files) and `prices` (clean) are float64 `[days, symbols]` by role.
 
     Days that are not `traded` (bool `[days, symbols]`) have no price of their own. No change is suspicious that its row
-    proves: the bar joins the last close (it opens there, or its range contains it), and its range contains the close.
+    proves: the bar joins the last close (it opens there, or its range contains it), its range contains the close, and
+    the file has its high and low, or a volume above zero.
     """
     for symbol, is_traded, given, clean in _by_symbol(symbols, traded, raw, prices):
-        closes = given["close"]
-        volume = given.get("volume", np.full(len(days), np.nan))
+        closes, unknown = given["close"], np.full(len(days), np.nan)
+        volume = given.get("volume", unknown)
         own = np.flatnonzero(is_traded)
         for role, values in ((role, given[role]) for role in BAR if role in raw):
-            wrong = (values < _SMALLEST_PRICE) | (values > _LARGEST_PRICE)
+            wrong = (values <= SMALLEST_PRICE) | (values > _LARGEST_PRICE)
             # Vendors write zeros on days without trading.
             for row in np.flatnonzero(wrong if role == "close" else wrong & (volume != 0.0)).tolist():
                 kind: SuspiciousKind = "not positive" if role == "close" else "unusable"
@@ -310,10 +309,10 @@ def suspicious_prices(
                 yield SuspiciousRow(kind, symbol, str(days[row]), detail, event="drop" if comes_back else "keep")
         opened, high, low, close = (clean[role][own] for role in BAR)
         before = np.concatenate([close[:1], close[:-1]])
-        proved = (np.abs(np.log(opened / before)) <= np.log(_OPENS_AT)) | ((low <= before) & (before <= high))
-        if {"high", "low"} <= raw.keys():
-            top, bottom = given["high"][own], given["low"][own]
-            proved &= ~((top > 0.0) & (closes[own] > top * _IN_RANGE)) & ~(closes[own] * _IN_RANGE < bottom)
+        proved = (opened <= before * _OPENS_AT) & (opened * _OPENS_AT >= before) | (low <= before) & (before <= high)
+        top, bottom = (given[role][own] if role in raw else unknown[own] for role in ("high", "low"))
+        proved &= ~((top > 0.0) & (closes[own] > top * _IN_RANGE)) & ~(closes[own] * _IN_RANGE < bottom)
+        proved &= (volume[own] > 0.0) | ~np.isnan(top + bottom)
         # A volume of zero proves nothing, but does not make a price wrong.
         joined = proved & ~((volume[own] == 0.0) & (volume > 0.0).any())
         late = _late(given["adjusted_close"][own], closes[own]) if "adjusted_close" in raw else ()
@@ -340,7 +339,7 @@ def _of_bars(
     before = np.concatenate([close[:1], close[:-1]])
     spikes: list[int] = []
     # Changes by a factor of three that one of the next closes reverts.
-    for row in np.flatnonzero(np.abs(np.diff(np.log(close), prepend=np.log(close[:1]))) >= np.log(_SPIKE)).tolist():
+    for row in np.flatnonzero(_is_changed(close, before, _SPIKE)).tolist():
         # The reversal is not a spike itself.
         if not spikes or row - 1 != spikes[-1]:
             later = np.abs(np.log(close[row + 1 : row + 1 + _SPIKE_DAYS] / before[row])) <= np.log(_BACK)
@@ -360,7 +359,7 @@ def _of_bars(
     if len(close) > 1 and not joined[-1] and not (1.0 - _LAST_LOSS) * close[-2] < close[-1] < _JUMP * close[-2]:
         event = "ends" if close[-1] > close[-2] else "keep"
         yield "last day", len(close) - 1, f"{close[-2]:g} to {close[-1]:g}", event
-    for row in np.flatnonzero(joined & (np.abs(np.log(close / before)) >= np.log(_LARGE))).tolist():
+    for row in np.flatnonzero(joined & _is_changed(close, before, _LARGE)).tolist():
         yield "proved", row, f"{before[row]:g} to {close[row]:g}", "keep"
     starts = np.flatnonzero(np.diff(close, prepend=np.nan) != 0.0)
     for row, length in zip(starts.tolist(), np.diff(starts, append=len(close)).tolist(), strict=True):
@@ -368,33 +367,39 @@ def _of_bars(
             yield "stale", row, f"{length:,} days", "keep"
 
 
-def _jumps(first: Grid, close: Grid, joined: NDArray[np.bool_]) -> Iterator[_Finding]:
-    """Find changes of the close that no row proves (`joined`, by row), and that are a factor of five or more, or reach
-    ten standard deviations of the daily log returns around them.
+def _is_changed(values: Grid, before: Grid, factor: float) -> NDArray[np.bool_]:
+    return np.asarray((values >= before * factor) | (values * factor <= before))
 
-    The deviation is the larger of those of the 20 days before and the 20 days after, of which most must have a changed
-    close. The change must be a factor of two or more, or that from the close to `first`, the next open (or close), be
-    within 3 % of a split's ratio. Before the last day, a split by two or more or a factor of 5 is a jump, not a move.
+
+def _jumps(first: Grid, close: Grid, joined: NDArray[np.bool_]) -> Iterator[_Finding]:
+    """Find changes of the close that no row proves (`joined`, by row): by a factor of two or more, or like a split.
+
+    The change from the close to `first`, the next open (or close), is like a split if it is within 3 % of a split's
+    ratio, and that of the closes reaches ten standard deviations of the daily log returns around it: the larger of
+    those of the 20 days before and the 20 days after, of which most must have a changed close. Before the last day, a
+    split by two or more or a factor of 5 is a jump, not a move.
     """
-    overnight, moves = np.log(first[1:] / close[:-1]), np.log(close[1:] / close[:-1])
-    large = np.maximum(np.abs(overnight), np.abs(moves)) > np.log(1.5) - _SPLIT_TOLERANCE
+    after = np.stack([first[1:], close[1:]])
+    large = _is_changed(after, close[:-1], 1.5 * np.exp(-_SPLIT_TOLERANCE)).any(axis=0)
     for move in np.flatnonzero(large & ~joined[1:]).tolist():
-        distances = np.abs(overnight[move] - _SPLIT_MOVES)
+        distances = np.abs(np.log(first[move + 1] / close[move]) - _SPLIT_MOVES)
         split = _SPLITS[int(distances.argmin())] if distances.min() <= _SPLIT_TOLERANCE else None
-        sides = moves[max(move - _DAYS_AROUND, 0) : move], moves[move + 1 : move + 1 + _DAYS_AROUND]
+        begin = max(move - _DAYS_AROUND, 0)
+        moves = np.diff(np.log(close[begin : move + _DAYS_AROUND + 2]))
+        sides = moves[: move - begin], moves[move - begin + 1 :]
         # Exclude other changes of scale, such as a reversal.
         small = (side[np.abs(side) < np.log(_SPIKE)] for side in sides)
         around = [side for side in small if len(side) >= _FEWEST_DAYS_AROUND]
-        deviation, size = max((side.std() for side in around), default=np.inf), abs(moves[move])
+        deviation, size = max((side.std() for side in around), default=np.inf), abs(moves[move - begin])
         # Closes that do not change before a jump are stale.
         changing = all(np.median(np.abs(side)) for side in around)
-        unusual = changing and size >= _SPLIT_DEVIATIONS * deviation and (split is not None or size >= np.log(_LARGE))
-        if unusual or size >= np.log(_JUMP):
-            before, after = close[move], close[move + 1]
-            is_split = split is not None and max(split, 1 / split) >= _LARGE
+        is_split = split is not None and changing and size >= _SPLIT_DEVIATIONS * deviation
+        if is_split or size >= np.log(_LARGE):
+            before, now = close[move], close[move + 1]
+            is_split &= split is not None and max(split, 1 / split) >= _LARGE
             # On the last day nothing shows whether it is permanent.
             stays = (is_split or size >= np.log(_JUMP)) and move + 2 < len(close)
-            detail, event = f"{before:g} to {after:g}", "keep" if after < before else "renamed"
+            detail, event = f"{before:g} to {now:g}", "keep" if now < before else "renamed"
             if split is not None:
                 ratio = f"{split.numerator}:{split.denominator}"
                 detail, event = f"{detail}, {ratio}", f"split {ratio}"

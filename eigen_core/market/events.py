@@ -9,32 +9,39 @@ import numpy as np
 
 from eigen_core.common.errors import InputError
 from eigen_core.config import MarketConfig, PriceEvent
-from eigen_core.market.cleaning import CleanPrices, clean_prices
-from eigen_core.market.report import SuspiciousRow, describe_rows, distorting_rows
+from eigen_core.market.cleaning import SMALLEST_PRICE, CleanPrices, clean_prices
+from eigen_core.market.report import SuspiciousKind, SuspiciousRow, describe_rows, distorting_rows
 from eigen_core.market.trading_days import PriceRows
 
 _MOST_EVENTS = 20
 _LARGEST_REST = np.log(1.5)
+_UNPROVED: frozenset[SuspiciousKind] = frozenset(("jump", "move", "last day", "adjusted late"))
 _KINDS = (
-    "`keep`: the price is right; `drop`: leave out this row, after which the price comes back; `split 3:2`: three new "
-    "shares for two old ones, so earlier prices are multiplied by 2/3; `ends`: the symbol ends on the day before; "
-    "`renamed`: from this day on, another asset has the name"
+    "`keep`: the price is right, and a last close of zero is a total loss; `drop`: leave out this row, after which the "
+    "price comes back; `split 3:2`: three new shares for two old ones, so earlier prices are multiplied by 2/3; "
+    "`ends`: the symbol ends on the day before; `renamed`: from this day on, another asset has the name"
 )
 
 
 def apply_events(rows: PriceRows, market: MarketConfig, where: str) -> PriceRows:
     """Apply `market.events` to the rows of all days; the earlier rows of a `renamed` symbol get another name.
 
+    Decisions about days after `market.last_date` are left out, so that they do not change the prices of a run.
+
     Raises:
-        InputError: an event names no symbol and day of the rows; it would remove a change that the row proves, or a
-            lasting one; or the prices do not show the split. The message names the source, `where`.
+        InputError: an event names no symbol and day of the rows; it would remove a change that the data report does not
+            list as unproved, or a lasting one; or the prices do not show the split. The message names the source,
+            `where`.
     """
-    if not market.events:
+    if market.suspicious == "keep":
+        rows = _with_total_losses(rows, rows.prices.get("volume", np.zeros(len(rows.days))) > 0.0)
+    events = [event for event in market.price_events if event.day <= (market.last_date or event.day)]
+    if not events:
         return rows
     prices, report = clean_prices(rows, where, (), market.levels)
     comes_back = {(row.symbol, row.day) for row in report.suspicious if row.event == "drop"}
-    proved = {(row.symbol, row.day) for row in report.suspicious if row.kind == "proved"}
-    for event in sorted(market.price_events, key=lambda event: event.day):
+    unproved = {(row.symbol, row.day) for row in report.suspicious if row.kind in _UNPROVED}
+    for event in sorted(events, key=lambda event: event.day):
         day, symbol = np.datetime64(event.day, "D"), event.symbol
         own = rows.codes == (rows.symbols.index(symbol) if symbol in rows.symbols else -1)
         earlier, column = own & (rows.days < day), prices.symbols.index(symbol) if symbol in prices.symbols else -1
@@ -43,10 +50,8 @@ def apply_events(rows: PriceRows, market: MarketConfig, where: str) -> PriceRows
             reason = f"{where} has no row of this symbol and day"
         elif event.kind == "drop" and (symbol, event.day) not in comes_back:
             reason = "this row is no single one after which the price comes back"
-        elif event.kind != "keep" and (symbol, event.day) in proved:
-            reason = "this row joins the last close, so it proves the change"
-        elif event.kind in ("ends", "renamed") and not earlier.any():
-            reason = "the symbol has no earlier row"
+        elif event.kind not in ("drop", "keep") and (symbol, event.day) not in unproved:
+            reason = "the data report lists no unproved change on this day"
         elif event.kind == "renamed" and (symbol in market.context or event.name_before in rows.symbols):
             reason = f"'{event.name_before}' would be another tradable symbol"
         elif event.kind == "split":
@@ -71,6 +76,8 @@ def _change(prices: CleanPrices, column: int, day: np.datetime64) -> float:
 
 def _applied(rows: PriceRows, event: PriceEvent, own: np.ndarray, earlier: np.ndarray) -> PriceRows:
     """Return the rows after an event of a symbol; its `own` rows, and those `earlier` than the event, bool `[rows]`."""
+    if event.kind == "keep":
+        return _with_total_losses(rows, own & (rows.days == np.datetime64(event.day)))
     if event.kind == "drop":
         return rows.filter(~own | (rows.days != np.datetime64(event.day)))
     if event.kind == "ends":
@@ -79,12 +86,26 @@ def _applied(rows: PriceRows, event: PriceEvent, own: np.ndarray, earlier: np.nd
         files = rows.files | {event.name_before: rows.files.get(event.symbol, ())}
         codes = np.where(earlier, len(rows.symbols), rows.codes)
         return replace(rows, symbols=(*rows.symbols, event.name_before), codes=codes, files=files)
-    if event.kind == "split":
-        ratio = float(event.ratio)
-        factors = {role: ratio if role == "volume" else 1.0 / ratio for role in rows.prices}
-        scaled = {role: np.where(earlier, values * factors[role], values) for role, values in rows.prices.items()}
-        return replace(rows, prices=scaled)
-    return rows
+    ratio = float(event.ratio)
+    factors = {role: ratio if role == "volume" else 1.0 / ratio for role in rows.prices}
+    scaled = {role: np.where(earlier, values * factors[role], values) for role, values in rows.prices.items()}
+    return replace(rows, prices=scaled)
+
+
+def _with_total_losses(rows: PriceRows, kept: np.ndarray) -> PriceRows:
+    """Return the rows with the smallest price in place of zero, where a close of zero is `kept`, bool `[rows]`, and its
+    symbol has no later price: a position is worth nothing then."""
+    close = rows.prices["close"]
+    if not (kept := kept & (close == 0.0)).any():
+        return rows
+    last = np.full(len(rows.symbols), np.datetime64("0001-01-01"))
+    np.maximum.at(last, rows.codes[close > 0.0], rows.days[close > 0.0])
+    lost = kept & (rows.days > last[rows.codes])
+    prices = {
+        role: np.where(lost & (values == 0.0) & (role != "volume"), SMALLEST_PRICE, values)
+        for role, values in rows.prices.items()
+    }
+    return replace(rows, prices=prices)
 
 
 def described_events(market: MarketConfig) -> tuple[str, ...]:

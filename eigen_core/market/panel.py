@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from io import BufferedRandom
+from io import BufferedRandom, BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -35,10 +35,11 @@ _FEWEST_DAYS = 60
 _SMALLEST_DEVIATION = 1e-8
 _RESULT_BITS = 16
 # `_FORMAT` is part of the fingerprint; a cached panel with another `_READING` is rebuilt.
-_FORMAT, _READING = 1, 12
+_FORMAT, _READING = 1, 13
 _ARRAYS = ("features", "valid", *BAR, "dates")
-_UNFINISHED, _UNFINISHED_SECONDS, _COPIED_BYTES = ".unfinished-", 86_400.0, 1 << 20
-
+_UNFINISHED, _UNFINISHED_SECONDS, _COPIED_BYTES = ".unfinished-", 86_400.0, 1 << 18
+# A cached panel of this size is read even if less memory is available: it is mapped.
+_ALWAYS_READ_BYTES = 1 << 30
 
 _TEXTS = TypeAdapter(tuple[str, ...])
 
@@ -254,8 +255,7 @@ def panel_fingerprint(
         "suspicious": market.suspicious if market.suspicious in counted else None,
         "intraday": [market.intraday, market.time_zone] if within_days else None,
         "time_zone": None if within_days else market.time_zone,
-        # What is kept changes no price, unless it would be dropped.
-        "events": [str(one) for one in market.price_events if one.kind != "keep" or market.suspicious == "drop"],
+        "events": [str(one) for one in market.price_events],
     }
     inputs = {"format": _FORMAT, "files": files}
     inputs |= {name: getattr(market, name) for name in ("context", "features", "validation_days", "holdout_days")}
@@ -276,12 +276,13 @@ def panel_fingerprint(
     return digest.hexdigest()
 
 
-def load_panel(folder: Path, fingerprint: str, market: MarketConfig) -> tuple[Panel, DataReport] | None:
-    """Return the cached panel, its arrays memory-mapped and read-only; None if missing, damaged or outdated."""
+def load_panel(folder: Path, fingerprint: str, market: MarketConfig, available: int) -> tuple[Panel, DataReport] | None:
+    """Return the cached panel, its arrays memory-mapped and read-only; None if missing, damaged or outdated, or larger
+    than the `available` memory (bytes)."""
     if (path := next(folder.glob(f"{fingerprint}-*.safetensors"), None)) is None:
         return None
     try:
-        copy, sha256 = _private_copy(path)
+        copy, sha256 = _private_copy(path, max(available, _ALWAYS_READ_BYTES))
         with copy, safe_open(f"/proc/self/fd/{copy.fileno()}", "pt") as file:
             if sha256 != path.stem.partition("-")[2]:
                 raise ValueError("its checksum is wrong")
@@ -316,10 +317,12 @@ def load_panel(folder: Path, fingerprint: str, market: MarketConfig) -> tuple[Pa
     return panel, report
 
 
-def _private_copy(path: Path) -> tuple[BufferedRandom, str]:
+def _private_copy(path: Path, most: int) -> tuple[BufferedRandom, str]:
     """Return an unnamed copy, which no other process can change: on the file's disk or, if that fails, in memory; and
-    its SHA-256."""
+    its SHA-256. ValueError if it has more than `most` bytes."""
     with open_regular_file(path, follow=False) as original:
+        if os.fstat(original.fileno()).st_size > most:
+            raise ValueError("it is larger than the available memory")
         try:
             copy = tempfile.TemporaryFile(dir=path.parent)  # noqa: SIM115
             return copy, _copy(original, copy)
@@ -329,11 +332,11 @@ def _private_copy(path: Path) -> tuple[BufferedRandom, str]:
             return copy, _copy(original, copy)
 
 
-def _copy(original: BinaryIO, copy: BinaryIO) -> str:
-    digest = hashlib.sha256()
-    while block := original.read(_COPIED_BYTES):
-        digest.update(block)
-        copy.write(block)
+def _copy(original: BufferedReader, copy: BinaryIO) -> str:
+    digest, buffer = hashlib.sha256(), memoryview(bytearray(_COPIED_BYTES))
+    while length := original.readinto(buffer):
+        digest.update(buffer[:length])
+        copy.write(buffer[:length])
     copy.flush()
     return digest.hexdigest()
 

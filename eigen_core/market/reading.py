@@ -25,7 +25,7 @@ from eigen_core.common.text import size
 from eigen_core.config import MarketConfig
 from eigen_core.config.market import path_of_data
 from eigen_core.market import formats
-from eigen_core.market.arrow_tables import read_table, table_bytes
+from eigen_core.market.arrow_tables import read_table
 from eigen_core.market.formats import ALIASES, BAR, PRICE_ROLES, LayoutError, Role, clean_text, heading_key
 
 MEMORY_PER_BYTE = 9
@@ -283,15 +283,22 @@ def read_source(source: Source, market: MarketConfig, available: int) -> Iterato
                 f"memory, but only {size(available)} is available. Give fewer days or symbols, or more memory."
             )
 
+    def require_table(taken: int) -> None:
+        require_memory(read + taken)
+
     require_memory(sum(_stored_bytes(file.path) for file in source.files))
     read = 0
     for file in source.files:
         try:
             content = file.read(most - read)
             require_memory(read + len(content))
-            read += len(content) if file.form == "csv" else max(len(content), table_bytes(content, file.form))
-            require_memory(read)
-            table = _csv_table(content, file, market) if file.form == "csv" else _arrow_table(content, file, market)
+            if file.form == "csv":
+                table, taken = _csv_table(content, file, market), len(content)
+            else:
+                stored = read_table(content, file.form, require_table)
+                table, taken = _arrow_table(stored, file, market), max(len(content), stored.nbytes)
+                del stored
+            read += taken
             del content
             rows = table.rows()
         except LayoutError as error:
@@ -600,8 +607,7 @@ def _decimal_mark(content: bytes, start: int, separator: str, market: MarketConf
     return "."
 
 
-def _arrow_table(content: bytes, file: SourceFile, market: MarketConfig) -> _Table:
-    stored = read_table(content, file.form, _most_bytes(len(content)))
+def _arrow_table(stored: pa.Table, file: SourceFile, market: MarketConfig) -> _Table:
     schema = stored.schema
     try:
         # Metadata of the data frame that pandas wrote.

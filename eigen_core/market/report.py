@@ -30,7 +30,7 @@ _KINDS: dict[SuspiciousKind, str] = {
     "twice": "A day twice, with different prices",
     "adjusted late": "Adjusted closes begin later than closes, on another scale",
     "last day": "A loss of 99 % or more, or a rise by a factor of five or more, on the last day",
-    "move": "An unusually large change, perhaps an unadjusted split",
+    "move": "A change by a factor of two or more, or like a split, that its row does not prove: kept",
     "proved": "A change by a factor of two or more that its row proves, since it joins the last close: kept",
     "stale": "The same close on ten or more consecutive days, probably without trading",
     "unfinished": "Bars of the last day end before the usual time",
@@ -74,8 +74,6 @@ _SENTENCES: Mapping[str, str] = {
     "adjusted_prices": "{adjusted_prices:day} of prices brought to the scale of the adjusted close.",
     "carried_adjustments": "{carried_adjustments:day} of these without an adjusted close: adjusted by the symbol's "
     "last factor.",
-    "large_moves": "{large_moves:change} from a price to the next by more than a factor of two: kept; check that "
-    "prices are adjusted for splits.",
     "ended": "{ended:tradable symbol} without a price on the last day: a position in a symbol without prices for "
     "{delisting_days} days is booked at its last close less {delisting_loss}.",
     "survivors": "No tradable symbol ends before the last day: probably only survivors were chosen. A backtest on "
@@ -206,7 +204,6 @@ class DataReport:
     missing_opens: int = 0
     adjusted_prices: int = 0
     carried_adjustments: int = 0
-    large_moves: int = 0
     suspended_days: int = 0
     unknown_volumes: tuple[str, ...] = ()
     dropped_symbols: tuple[str, ...] = ()

@@ -109,7 +109,8 @@ def rows_of_days(parts: Sequence[FileRows], market: MarketConfig, where: str) ->
         found = _unusual_hours(rows, symbols)
         rows, repeated, unfinished = _days_of_bars(rows, symbols, where)
         counts |= {"bars": int(rows["bars"].sum()), "duplicate_rows": repeated, "time_zone": market.time_zone or ""}
-    if unfinished and market.suspicious != "keep" and (rows["day"] < unfinished).any():
+    # Only bars can be kept: a panel of daily rows that are kept has the fingerprint of one that refuses some.
+    if unfinished and not (has_bars and market.suspicious == "keep") and (rows["day"] < unfinished).any():
         rows = rows[rows["day"] < unfinished]
         found += (SuspiciousRow("unfinished", "", unfinished, left_out=True),)
     if has_bars:

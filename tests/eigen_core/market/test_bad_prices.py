@@ -174,9 +174,23 @@ def test_prices_that_do_not_fit_are_refused_unread(tmp_path: Path, packed: bool,
 
 
 def repeated_rows(path: Path) -> None:
-    """Write a small file that takes gigabytes: of rows or of a long text that repeat, or gzip of several parts."""
+    """Write a small file that takes gigabytes: of rows or of a long text that repeat, or gzip of several parts; or, as
+    `lying.parquet`, one of long texts that says that they are short."""
     if path.suffix == ".csv":
         path.write_bytes(gzip.compress(b"date,symbol,close\n" + b"2020-01-02,A,1\n" * 1_000_000) * 4)
+        return
+    if path.stem == "lying":
+        texts = [f"{number}{'A' * 1_000_000}" for number in range(300)]
+        table = pa.table({"date": ["2020-01-02"] * 300, "symbol": texts, "close": np.ones(300)})
+        pq.write_table(table, path, compression="zstd", row_group_size=10)
+        footer, content = pq.read_metadata(path), path.read_bytes()
+        for size in {footer.row_group(number).total_byte_size for number in range(footer.num_row_groups)}:
+            # Numbers have seven bits per byte, the first bits first, and the last one is a sign.
+            stored = bytes((2 * size >> shift) & 127 | 128 * (shift < 21) for shift in range(0, 28, 7))
+            assert stored in content
+            content = content.replace(stored, b"\x82\x80\x80\x00")
+        path.write_bytes(content)
+        assert pq.read_metadata(path).row_group(0).total_byte_size == 1
         return
     text, rows = ("A" * 1_000_000, 3_000) if path.stem == "text" else ("A", 5_000_000)
     first = np.zeros(rows, dtype=np.int32)
@@ -192,14 +206,20 @@ def repeated_rows(path: Path) -> None:
             writer.write_table(table)
 
 
-@pytest.mark.parametrize("name", ["rows.parquet", "text.parquet", "rows.arrow", "text.arrow", "parts.csv"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("rows.parquet", "text.parquet", "rows.arrow", "text.arrow", "parts.csv"),
+        pytest.param("lying.parquet", marks=pytest.mark.thorough),
+    ],
+)
 def test_small_files_that_take_much_memory_are_refused_before_it(tmp_path: Path, name: str) -> None:
     repeated_rows(path := tmp_path / name)
     before = own_resident_bytes()
     memory = {"limit_gb": (before + 200_000_000) / 0.9 / 1e9}
     config = small_config(path).model_copy(update={"memory": Config(memory=memory).memory})
     reset_peak()
-    with pytest.raises(InputError, match=r"reading them takes about|take more than 40 times|decompresses to more"):
+    with pytest.raises(InputError, match=r"reading them takes about|decompresses to more"):
         build_panel(config, tmp_path / "cache")
     assert peak_resident_bytes() - before < 250_000_000
 
@@ -324,12 +344,6 @@ def test_context_comes_last_in_the_order_given(tmp_path: Path) -> None:
     assert "Context only: C, A." in report.lines()
 
 
-def test_large_moves_are_reported_and_kept(tmp_path: Path) -> None:
-    bars, report = one_symbol(tmp_path, "Close", "10", "21", "", "10", "11")
-    np.testing.assert_array_equal(bars[:, 3], [10, 21, 10, 11])
-    assert report.large_moves == 2
-
-
 def test_row_order_and_file_form_do_not_change_the_bits(tmp_path: Path) -> None:
     bars = random_bars(["A", "B"], 30, seed=6)
     bars.loc[[3, 40], "close"] = [0.0, np.nan]
@@ -433,7 +447,7 @@ def test_a_crash_that_is_followed_by_large_moves_is_no_split() -> None:
     assert len(suspicious(close)) == 1
     close[100:] = close[100] * (walk(seed=4, deviation=0.1) / 50.0)[100:]
     close[100] = close[99] / 2.0
-    assert suspicious(close) == []
+    assert suspicious(close) == [("move", "S0", "2020-05-20")]
 
 
 def test_dividends() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from market_cases import business_days, cleaned, small_config, write_csv
@@ -17,6 +18,8 @@ from eigen_core.market import build_panel
 from eigen_core.market.build import read_prices
 from eigen_core.market.cleaning import CleanPrices
 from eigen_core.market.report import DataReport
+from eigen_core.trading import Prices
+from eigen_core.trading.baselines import baseline_curves
 
 DAYS = business_days(60)
 DAY = f"{DAYS[30]:%Y-%m-%d}"
@@ -76,7 +79,7 @@ def test_a_change_that_its_row_proves_stays(tmp_path: Path, factors: dict[int, f
     np.testing.assert_allclose(closes(prices, "BANK"), bars["close"])
     _, report = cleaned(tmp_path / "prices.csv")
     assert {row.kind for row in report.suspicious} == {"proved"}
-    with pytest.raises(InputError, match=r"'BANK .* ends', but this row joins the last close, so it proves the change"):
+    with pytest.raises(InputError, match=r"'BANK .* ends', but the data report lists no unproved change on this day"):
         read(tmp_path / "prices.csv", f"market.events=BANK {DAYS[next(iter(factors))]:%Y-%m-%d} ends")
 
 
@@ -144,8 +147,9 @@ def test_decisions_change_the_rows_as_they_say(tmp_path: Path) -> None:
         ("BANK 1999-01-04 keep", "has no row of this symbol and day"),
         (f"BANK {DAY} split 2:1", "the price changes by a factor of 0.05 then, and by 0.5 in the split"),
         (f"BANK {DAY} split 1:20", "and by 20 in the split"),
+        (f"BANK {DAYS[31]:%Y-%m-%d} ends", "the data report lists no unproved change on this day"),
+        (f"BANK {DAYS[31]:%Y-%m-%d} renamed", "the data report lists no unproved change on this day"),
         (f"BANK {DAY} drop", "no single one after which the price comes back"),
-        (f"BANK {DAYS[0]:%Y-%m-%d} ends", "has no earlier row"),
         (f"BANK {DAY}", "is no event: write a symbol, a day and keep"),
         ("BANK 2020-02-30 keep", "is no event"),
         (f"BANK {DAY} split 1:0", "is no event"),
@@ -158,28 +162,105 @@ def test_decisions_that_cannot_be_are_refused(tmp_path: Path, event: str, words:
         read(write(tmp_path, gap("BANK", 0.05)), f"market.events={event}")
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.parametrize("decision", ["drop", "ends", "renamed", "split 10:7"])
+def test_no_decision_removes_a_small_fall_that_its_row_proves(tmp_path: Path, decision: str) -> None:
+    path = write(tmp_path, joined_bars("BANK", 1, {30: 0.7}))
+    with pytest.raises(InputError, match=r"no unproved change|no single one"):
+        read(path, f"market.events=BANK {DAY} {decision}")
+
+
+@pytest.mark.parametrize("cache", ["cold", "warm"])
+def test_a_decision_about_no_row_is_refused_whether_the_panel_is_cached_or_not(tmp_path: Path, cache: str) -> None:
+    path = write(tmp_path, joined_bars("BANK", 1))
+    if cache == "warm":
+        build_panel(small_config(path), tmp_path / "cache")
+    with pytest.raises(InputError, match="has no row of this symbol and day"):
+        build_panel(small_config(path, events=[f"BANK {DAYS[0]:%Y}-01-04 keep"]), tmp_path / "cache")
+
+
+@pytest.mark.parametrize("columns", [["open", "close"], ["open", "close", "volume"], PRICES])
+def test_an_open_at_the_last_close_proves_nothing_without_volume_and_range(tmp_path: Path, columns: list[str]) -> None:
+    bars = pd.concat([joined_bars("BANK", 1, {30: 0.004}), joined_bars("OTHER", 99)])
+    path = write_csv(tmp_path / "p.csv", bars[["date", "symbol", *columns]])
+    if len(columns) > 2:
+        np.testing.assert_allclose(closes(read(path), "BANK"), bars["close"][:60])
+    else:
+        assert load_config(None, [advice(path)]).market.events == (f"BANK {DAY} keep",)
+
+
+def equal_weight(path: Path, folder: Path, *given: str) -> float:
+    """Return the gain of equal weight in the last 30 days."""
+    config = load_config(
+        None, [f"market.data={path}", *given, "market.window=5", "market.validation_days=8", "market.holdout_days=30",
+               "trading.trading_days=3", "trading.settlement_days=2", "trading.holding_days=2", "network.scales=[1]"]
+    )  # fmt: skip
+    panel, _ = build_panel(config, folder / "cache")
+    prices = Prices.of_panel(panel, torch.device("cpu"))
+    return float(baseline_curves(prices, panel.dates, config, panel.splits.holdout)["equal_weight"].equity[-1])
+
+
+@pytest.mark.parametrize("last", [0.0002, 0.0])
+@pytest.mark.parametrize("choice", ["keep", "event"])
+def test_a_total_loss_on_the_last_day_is_booked(tmp_path: Path, last: float, choice: str) -> None:
+    bars = [joined_bars(f"S{number}", number) for number in range(5)]
+    whole = write_csv(tmp_path / "whole.csv", pd.concat(bars))
+    bars[2].loc[59, ["low", "close"]] = last
+    path, day = write_csv(tmp_path / "p.csv", pd.concat(bars)), f"{DAYS[59]:%Y-%m-%d}"
+    given = "market.suspicious=keep" if choice == "keep" else f"market.events=S2 {day} keep"
+    assert closes(read(path, given), "S2")[-1] == pytest.approx(max(last, 1e-12))
+    if not last:
+        assert advice(path) == advice(path, "market.suspicious=drop") == f'market.events=["S2 {day} keep"]'
+        # A panel that was built of what is kept is refused as well.
+        build_panel(small_config(path, suspicious="keep"), tmp_path / "cache")
+        with pytest.raises(InputError, match=f"S2 {day}"):
+            build_panel(small_config(path), tmp_path / "cache")
+    # A fifth of the money is lost, but for what the stock had gained.
+    lost = equal_weight(whole, tmp_path) - equal_weight(path, tmp_path, given)
+    share = 0.2 * bars[2]["close"][58] / bars[2]["open"][30]
+    assert lost / load_config(None).account.capital == pytest.approx(share, rel=0.03)
+
+
+def test_decisions_after_the_last_date_change_nothing(tmp_path: Path) -> None:
+    path = write(tmp_path, gap("BANK", 0.05))
+    until = f"market.last_date={DAYS[29]:%Y-%m-%d}"
+    later = read(path, until, f"market.events=BANK {DAY} split 20:1")
+    np.testing.assert_array_equal(later.close, read(path, until).close)
+
+
+@pytest.mark.thorough
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_no_cleaning_removes_a_fall_that_its_row_shows(tmp_path: Path, data: st.DataObject) -> None:
+def test_no_cleaning_and_no_decision_removes_a_fall_that_its_row_shows(tmp_path: Path, data: st.DataObject) -> None:
     """True prices fall, and some rise, within days; wrong rows are added. Equal weight is never above its true gain."""
     days, kinds = st.integers(5, 54), st.sampled_from(["spike", "wick", "twice", "zero", "close"])
     parts, true = [], []
     falls: list[tuple[str, int, float]] = []
+    wrong_days: set[tuple[str, int]] = set()
     for number in range(3):
         factors = data.draw(
-            st.dictionaries(st.integers(5, 59), st.sampled_from([0.001, 0.1, 0.3, 0.5, 3.0]), max_size=4)
+            st.dictionaries(st.integers(5, 59), st.sampled_from([0.001, 0.1, 0.3, 0.5, 0.7, 3.0]), max_size=4)
         )
         bars = joined_bars(f"S{number}", number, factors)
+        if data.draw(st.booleans()):
+            bars = bars.drop(columns="volume" if number else ["high", "low"])
         true.append(bars["close"].iloc[-1] / bars["close"].iloc[0])
         wrong = data.draw(st.dictionaries(days, kinds, max_size=2))
+        wrong_days |= {(f"S{number}", day) for day in wrong}
         falls += [(f"S{number}", day, bars["close"][day]) for day in set(factors) - set(wrong) if factors[day] < 1.0]
         again = bars.loc[[day for day, kind in wrong.items() if kind == "twice"]].assign(close=1.0, low=0.9)
         for day, kind in wrong.items():
             columns = {"spike": PRICES, "wick": ["high"], "close": ["close"]}.get(kind, [])
-            bars.loc[day, columns] *= 100.0
-            bars.loc[day, PRICES if kind == "zero" else []] = 0.0
+            bars.loc[day, list(bars.columns.intersection(columns))] *= 100.0
+            bars.loc[day, list(bars.columns.intersection(PRICES if kind == "zero" else []))] = 0.0
         parts += [bars, again]
     path = write_csv(tmp_path / "prices.csv", pd.concat(parts))
+    # Wrong rows may be before a fall: what follows them shows nothing.
+    proved = [(symbol, day) for symbol, day, _ in falls if (symbol, day - 1) not in wrong_days]
+    if proved:
+        symbol, day = data.draw(st.sampled_from(proved))
+        decision = data.draw(st.sampled_from(["drop", "ends", "renamed", "split 10:7", "split 2:1", "split 10:1"]))
+        with pytest.raises(InputError, match=r"no unproved change|no single one after which"):
+            read(path, "market.suspicious=keep", f"market.events={symbol} {DAYS[day]:%Y-%m-%d} {decision}")
     for choice in ("refuse", "drop", "keep"):
         try:
             prices = read(path, f"market.suspicious={choice}")

@@ -167,8 +167,8 @@ def test_a_bar_outside_the_usual_hours_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize("market", [{}, FORMED])
 def test_a_live_row_beside_daily_ones_is_a_day_that_comes_twice(tmp_path: Path, market: dict[str, str]) -> None:
     days = pd.bdate_range("2022-01-03", periods=60)
-    daily = pd.DataFrame({"date": days, "symbol": "A", "close": np.arange(1.0, 61.0), "volume": 100})
-    live = daily.iloc[[-1]].assign(date=days[-1] + pd.Timedelta("15:31:07"), close=60.1, volume=40)
+    daily = pd.DataFrame({"date": days, "symbol": "A", "close": np.arange(101.0, 161.0), "volume": 100})
+    live = daily.iloc[[-1]].assign(date=days[-1] + pd.Timedelta("15:31:07"), close=160.1, volume=40)
     path = write_csv(tmp_path / "p.csv", pd.concat([daily, live]))
     prices, report = cleaned(path, **market)
     assert [(row.kind, row.symbol, row.day) for row in report.suspicious] == [("twice", "A", str(days[-1].date()))]
@@ -181,8 +181,11 @@ def test_a_live_row_instead_of_a_daily_one_is_an_unfinished_day(tmp_path: Path) 
     days = [str(day.date()) for day in pd.bdate_range("2022-01-03", periods=60)]
     for name, zone in (("local", ""), ("utc", "+00:00")):
         stamps = [f"{day} 00:00:00{zone}" for day in days[:-1]] + [f"{days[-1]} 15:31:07{zone}"]
-        bars = pd.DataFrame({"date": stamps, "symbol": "A", "close": np.arange(1.0, 61.0)})
-        prices, report = cleaned(write_csv(tmp_path / f"{name}.csv", bars))
+        bars = pd.DataFrame({"date": stamps, "symbol": "A", "close": np.arange(101.0, 161.0)})
+        path = write_csv(tmp_path / f"{name}.csv", bars)
+        # A panel that keeps rows is the same in the cache.
+        assert str(cleaned(path, suspicious="keep")[0].days[-1]) == days[-2]
+        prices, report = cleaned(path)
         assert str(prices.days[-1]) == days[-2]
         assert [(row.kind, row.day, row.left_out) for row in report.suspicious] == [("unfinished", days[-1], True)]
 

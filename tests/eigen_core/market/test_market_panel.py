@@ -4,6 +4,7 @@ import hashlib
 import json
 import logging
 import multiprocessing
+import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -141,6 +142,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "flipped last byte": lambda path: path.write_bytes((data := path.read_bytes())[:-1] + bytes([data[-1] ^ 1])),
     "truncated": lambda path: path.write_bytes(path.read_bytes()[:-7]),
     "garbage": lambda path: path.write_bytes(b"\x93NUMPY" * 50),
+    "larger than memory": lambda path: os.truncate(path, 1 << 42),
     "FIFO": lambda path: replace_by(path, "FIFO"),
     "device": lambda path: replace_by(path, "link to a device without end"),
     "no metadata": lambda path: sealed(path, None),
@@ -242,6 +244,27 @@ def test_fingerprint_depends_on_prices_and_settings_of_the_panel_alone(tmp_path:
     prices_file.write_text(prices_file.read_text().replace("1", "2", 1))
     different.append(fingerprint())
     assert len({same, *different}) == 10
+
+
+def test_the_hash_of_the_content_depends_on_prices_levels_and_ranges(tmp_path: Path, prices_file: Path) -> None:
+    def content(bars: pd.DataFrame, **market: object) -> str:
+        path = write_csv(tmp_path / f"{len(list(tmp_path.iterdir()))}.csv", bars)
+        return build_panel(small_config(path, context=["IDX"], **market), tmp_path / "cache")[0].origin["content"]
+
+    bars = pd.read_csv(prices_file)
+    levels = bars.assign(close=bars["close"].where(bars.index < 1_100, bars["close"] + 0.5))
+    closes = bars.assign(open=bars["close"], high=bars["close"], low=bars["close"])
+    hashes = [
+        *(content(table, levels=levels_) for table in (bars, levels) for levels_ in ([], ["IDX"])),
+        content(closes),
+        # The same prices, but no range to observe.
+        content(closes.drop(columns=["high", "low"])),
+        content(bars.assign(high=bars["high"] + 0.5)),
+        content(bars.assign(mood=1.0), own_features=["columns"]),
+        content(bars.assign(mood=2.0), own_features=["columns"]),
+    ]
+    assert len(set(hashes)) == len(hashes)
+    assert content(bars.sample(frac=1.0, random_state=1)) == hashes[0]
 
 
 def test_files_of_a_folder_count_in_the_fingerprint(tmp_path: Path) -> None:
@@ -446,7 +469,7 @@ def panel_suspended(folder: Path, *tables: pd.DataFrame) -> tuple[Panel, DataRep
 def test_nothing_is_filled_on_a_day_with_a_volume_of_zero(tmp_path: Path) -> None:
     """A vendor repeats the last close, with a volume of zero and other prices of zero, while trading is suspended."""
     suspended = random_bars(["AAA"], 200, seed=1)
-    days = [0, 60, 61, 62, 100]
+    days = [1, 60, 61, 62, 100]
     suspended.loc[days, ["open", "high", "low", "volume"]] = 0.0
     suspended["close"] = suspended["close"].mask(suspended["volume"] == 0.0).ffill().fillna(50.0)
     panel, report = panel_suspended(tmp_path, suspended, random_bars(["BBB"], 200, seed=2))
