@@ -23,7 +23,8 @@ from eigen_core.checkpoint.integrity import (
     parse_checksummed,
 )
 from eigen_core.common.errors import InputError
-from eigen_core.common.records import Arithmetic
+from eigen_core.common.records import Arithmetic, Words
+from eigen_core.common.text import quoted
 
 STEM = re.compile(r"[a-z][a-z0-9_]{0,63}")
 """Matches allowed names of replay buffer columns, and of files without their suffix."""
@@ -153,7 +154,7 @@ class Manifest(_Entry):
     """
 
     format_version: Literal[1]
-    run: str
+    run: Words
     """Name of the run when the manifest was written."""
     generation: Natural
     champion_generation: Natural
@@ -229,8 +230,8 @@ def parse_manifest(content: bytes) -> Manifest:
     version = document.get("format_version")
     if isinstance(version, int) and version > FORMAT_VERSION:
         raise InputError(
-            f"Run '{document.get('run')}' was written by a newer version of Eigen (checkpoint format {version}, this "
-            f"version reads up to {FORMAT_VERSION}): upgrade Eigen."
+            f"Run {quoted(document.get('run'))} was written by a newer version of Eigen (checkpoint format {version}, "
+            f"this version reads up to {FORMAT_VERSION}): upgrade Eigen."
         )
     try:
         return Manifest.model_validate_json(content, strict=True)

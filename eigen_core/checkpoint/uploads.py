@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from eigen_core.checkpoint.integrity import BLOBS, REPAIR, DamagedFileError, check_blob
 from eigen_core.checkpoint.locks import Lease, LeaseLostError
@@ -22,6 +22,7 @@ from eigen_core.checkpoint.run_contents import RunContents, kept_generations
 from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import replacing
+from eigen_core.common.records import Words
 from eigen_core.common.text import count, size
 from eigen_core.config import CheckpointConfig
 
@@ -60,7 +61,7 @@ class UploadStatus(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
 
     run: str
-    store: str
+    store: Words
     state: UploaderState = "idle"
     updated: datetime
     """Time of this status (UTC, by the clock of the machine that uploads)."""
@@ -76,7 +77,7 @@ class UploadStatus(BaseModel):
     """Rate of the last generation's upload (MB/s)."""
     oldest_seconds: float | None = None
     """Time since the oldest pending generation was queued (seconds); None if none is pending."""
-    last_error: str | None = None
+    last_error: Annotated[str, Field(pattern=r"^[^\p{C}]*$")] | None = None
     """Error of the last attempt to upload; None if it succeeded."""
 
     def __str__(self) -> str:
@@ -265,7 +266,7 @@ class Uploader:
             is_lost = isinstance(error, LeaseLostError)
             logger.error("%s", error if is_lost else f"Run '{self._name}': an error has ended its uploads: {error!r}")
             self._broken = error
-            self._set(state="ended", last_error=str(error) or repr(error))
+            self._set(state="ended", last_error=" ".join(str(error).split()) or repr(error))
             self._save_status()
             if not is_lost:
                 raise
@@ -445,7 +446,7 @@ class Uploader:
                 # To the end of the queue, so that a small file that the store refuses does not block generations.
                 self._put(item)
             self._drop_unneeded()
-            self._set(state="waiting", last_error=str(error))
+            self._set(state="waiting", last_error=" ".join(str(error).split()))
         logger.warning("Run '%s': an upload failed, next attempt within %.0f s. %s", self._name, pause, self.status())
         self._save_status()
         return pause

@@ -21,6 +21,10 @@ Origin = Literal[
 ]
 
 
+Words = Annotated[str, Field(pattern=r"^[ -~]{1,200}$")]
+"""A text that messages may contain as it is, whoever wrote it: no control characters, not too long."""
+
+
 @cache
 def _every_field(kind: type["Record"]) -> set[str]:
     return set(kind.model_fields)
@@ -509,19 +513,16 @@ def _main_parent(history: Sequence[GenerationRecord], child: Member) -> Member |
     return None
 
 
-_Words = Annotated[str, Field(pattern=r"^[ -~]{1,200}$")]
-
-
 class Arithmetic(Record):
     """Processor and libraries that computed a generation; others may give other floating-point results."""
 
-    processor: _Words
+    processor: Words
     """Maker of the processor (GenuineIntel, AuthenticAMD), or name of the GPU."""
-    instructions: _Words
+    instructions: Words
     """Vector instructions that torch's own kernels use (AVX2, AVX512); for a GPU, its compute capability."""
-    blas: _Words
+    blas: Words
     """Library that computes matrix products; for MKL with its mode, the value of MKL_CBWR (MKL AUTO,STRICT)."""
-    torch: _Words
+    torch: Words
     """Version of torch."""
 
     def __str__(self) -> str:

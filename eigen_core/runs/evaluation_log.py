@@ -36,7 +36,7 @@ from eigen_core.checkpoint.tensors import tensors_sha256
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import replacing
 from eigen_core.common.process import default_cache_root
-from eigen_core.common.records import Record
+from eigen_core.common.records import Record, Words
 from eigen_core.config import Config
 
 logger = logging.getLogger(__name__)
@@ -134,7 +134,7 @@ class Look(Record):
     """SHA-256 of the agents' weights."""
     settings: str
     """SHA-256 of the settings of `trading` and `account`, and of whether the agents trade one common portfolio."""
-    run: str
+    run: Words
     sharpe: float | None
     """Daily Sharpe ratio; None: it is undefined, or the look was added before the agents played."""
 

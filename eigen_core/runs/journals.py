@@ -18,7 +18,7 @@ from eigen_core.checkpoint.store import LocalStore, MissingObjectError, StoreUna
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import require_own_files, without_file
 from eigen_core.common.progress import checked_by
-from eigen_core.common.records import Record
+from eigen_core.common.records import Record, Words
 from eigen_core.common.text import percent
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Attempt(Record):
 
     generation: Annotated[int, Field(ge=1)]
     """The first generation that this resume was to train."""
-    moment: str
+    moment: Words
     """Time of the attempt (ISO 8601, UTC)."""
 
 
@@ -117,7 +117,7 @@ def has_failed_too_often(location: RunLocation, generation: int) -> bool:
 class Stop(Record):
     """A user's cancellation or suspension of the run."""
 
-    moment: str
+    moment: Words
     """Time of the stop (ISO 8601, UTC)."""
 
 

@@ -4,6 +4,7 @@ Each setting of a stored configuration is replaced, one after the other, by what
 the commands that open a run are called.
 """
 
+import json
 import os
 import re
 import shutil
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock, patch
@@ -23,11 +25,12 @@ from folder_digest import digest
 from hostile_settings import nested
 from operation_cases import listening
 
-from eigen_core.checkpoint.integrity import is_verified
+from eigen_core.checkpoint.integrity import checksummed, is_verified
 from eigen_core.checkpoint.locks import FileLock
 from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.checkpoint.session import create_run, open_session
 from eigen_core.checkpoint.snapshot import Snapshot
+from eigen_core.checkpoint.uploads import UploadStatus
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import GenerationRecord, RecordLog
 from eigen_core.config.explain import settings
@@ -38,7 +41,7 @@ from eigen_core.generation import evaluate, evolve, hold_out, snapshot, start_tr
 from eigen_core.machine.profiling import Profile
 from eigen_core.market import build_panel
 from eigen_core.reporting.trackers import TensorBoardTracker, make_database
-from eigen_core.runs.journals import goodput_recorded
+from eigen_core.runs.journals import BlockedError, count_attempt, goodput_recorded
 from flows.cli.run_jobs import RunJob, train_in_subprocess
 from flows.server.state_directory import StateDirectory
 
@@ -404,6 +407,55 @@ def test_no_other_file_is_changed_in_place() -> None:
         ("allocation.py", "os.truncate(descriptor, max(size, 1))"),  # anonymous memory
         ("replay_shards.py", 'with open(path, "wb") as file:'),  # a `temporary_file`
     }
+
+
+_ESCAPE = "\x1b[2Jred"
+
+
+def with_escapes(document: Any) -> Any:
+    if isinstance(document, list):
+        return [with_escapes(item) for item in document]
+    if not isinstance(document, dict):
+        return document
+    texts = ("run", "host", "moment", "last_error", "store")
+    return {key: f"{value}{_ESCAPE}" if key in texts else with_escapes(value) for key, value in document.items()}
+
+
+def escape(path: Path, **changes: object) -> None:
+    document = with_escapes(json.loads(path.read_bytes()))
+    had_checksum = document.pop("checksum", None) is not None
+    document |= changes
+    path.unlink()
+    content = checksummed(document) if had_checksum else json.dumps(document).encode()
+    if path.parent.name == "manifests":
+        path = path.parent / f"000001-{json.loads(content)['checksum'][:8]}.json"
+    path.write_bytes(content)
+
+
+def test_no_text_of_a_store_is_printed_as_it_is(hostile: Hostile, trained: Any) -> None:
+    plant(hostile, trained, {})
+    run, location = hostile.store / "run", RunLocation.of(small_flow_config(hostile.store).checkpoint, "run")
+    for _ in range(3):
+        count_attempt(location, 2)
+    status = UploadStatus(run="run", store="gs://bucket", updated=datetime.now(UTC), pending=1, last_error="none")
+    (run / "uploads.json").write_text(status.model_dump_json())
+    for name in ("attempts.json", "uploads.json", "lease/000001"):
+        escape(run / name)
+    said = [said_by(hostile, *command) for command in _LOOKS]
+    try:
+        count_attempt(location, 2)
+    except BlockedError as error:
+        said.append(str(error))
+    # Whoever finds the run in use names its holder.
+    lock = FileLock(run / "lock")
+    assert lock.acquire()
+    (run / "lock").write_text(json.dumps(with_escapes(json.loads((run / "lock").read_bytes()))))
+    said += [said_by(hostile, *command) for command in (["show"], ["resume", "--set", "generations=2"])]
+    lock.release()
+    (manifest,) = (run / "manifests").iterdir()
+    escape(manifest, format_version=99)
+    said.append(said_by(hostile, "verify"))
+    assert [text for text in said if "\x1b" in text] == []
 
 
 def all_at_once(hostile: Hostile) -> dict[str, Any]:
