@@ -87,7 +87,10 @@ class LocalWorkers:
         self._environment = {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2", "PYTHONSAFEPATH": "1"} | {
             f"DASK_{name.upper().replace('.', '__').replace('-', '_')}": str(value) for name, value in settings.items()
         }
-        with dask.config.set({"distributed.scheduler.worker-ttl": f"{lost_seconds} s", **_DASK_SETTINGS}):
+        # Dask imports from its folder, which by default lies in one that another user may have made.
+        self._folder = tempfile.TemporaryDirectory(prefix="eigen-workers-")
+        here = {"distributed.scheduler.worker-ttl": f"{lost_seconds} s", "temporary-directory": self._folder.name}
+        with dask.config.set({**here, **_DASK_SETTINGS}):
             self._cluster = LocalCluster(  # type: ignore[no-untyped-call] # distributed has no annotation here
                 n_workers=0,
                 host=_HOST,
@@ -135,6 +138,7 @@ class LocalWorkers:
         # Else it listens at all addresses of the machine.
         command += ["--host", _HOST, "--dashboard-address", f"{_HOST}:0"]
         command += ["--no-nanny", "--no-dashboard", "--memory-limit", "0", "--death-timeout", "30 s"]
+        command += ["--local-directory", self._folder.name]
         # Libraries that take long to import are imported while the process that leads prepares the run.
         command += ["--preload", "eigen_core.workers.worker"]
         environment = os.environ | self._environment | ({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})
@@ -164,3 +168,4 @@ class LocalWorkers:
         self._workers.clear()
         del OWN_SECURITY[self.address]
         self._cluster.close()
+        self._folder.cleanup()

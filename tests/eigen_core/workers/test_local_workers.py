@@ -78,6 +78,24 @@ def test_workers_are_shared_out_among_gpus_and_the_next_gets_that_of_the_lost(
 
 
 @pytest.mark.cpu
+def test_dask_imports_from_no_folder_that_others_can_make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "dask-scratch-space").mkdir(mode=0o777)
+    told = tmp_path / "told"
+    tell = f'echo "$@" > {told}.new; mv {told}.new {told}'
+    monkeypatch.setattr(sys, "executable", script(tmp_path, tell, "exec sleep 60"))
+    before = set(sys.path)
+    with LocalWorkers(1):
+        while not told.exists():
+            time.sleep(0.01)
+        (own,) = tmp_path.glob("eigen-workers-*")
+        assert own.stat().st_mode & 0o777 == 0o700
+        assert all(Path(path).is_relative_to(own) for path in set(sys.path) - before)
+        assert f"--local-directory {own}" in told.read_text()
+    assert not own.exists()
+
+
+@pytest.mark.cpu
 def test_workers_that_do_not_end_are_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("eigen_core.workers.local._ENDING_SECONDS", 1)
     deaf = script(tmp_path, "trap '' TERM", f"touch {tmp_path}/$$.ready", "while :; do sleep 0.1; done")
