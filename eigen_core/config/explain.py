@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal
 
@@ -108,11 +108,18 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def settings(*chosen: str) -> Mapping[str, Setting]:
     """Return settings by dotted key, in the order of `Config`; with an algorithm and a method as `chosen`, only theirs.
 
-    Otherwise default and meaning of a setting that several algorithms or methods have are those of the first.
+    Otherwise the default of a setting that several algorithms or methods have is that of the first, and the meaning
+    says what it is with each.
     """
     found: dict[str, Setting] = {}
-    for setting in _settings_of(Config, "", chosen):
+    meanings: dict[str, dict[str, list[str]]] = {}
+    for variant, setting in _settings_of(Config, "", chosen):
         found.setdefault(setting.key, setting)
+        meanings.setdefault(setting.key, {}).setdefault(setting.meaning, []).append(variant)
+    for key, each in meanings.items():
+        if len(each) > 1:
+            parts = (f"With {', '.join(variants)}: {meaning}" for meaning, variants in each.items())
+            found[key] = replace(found[key], meaning=" ".join(parts))
     return found
 
 
@@ -121,18 +128,20 @@ def section_names() -> tuple[str, ...]:
     return tuple(dict.fromkeys(section for key in settings() if (section := key.rpartition(".")[0])))
 
 
-def _settings_of(section: type[Section], prefix: str, chosen: tuple[str, ...]) -> Iterator[Setting]:
+def _settings_of(
+    section: type[Section], prefix: str, chosen: tuple[str, ...], variant: str = ""
+) -> Iterator[tuple[str, Setting]]:
     properties = section.model_json_schema()["properties"]
     for name, field in section.model_fields.items():
         annotation = field.annotation
         if field.discriminator is not None:
             models = VARIANTS[name].models
-            for model in [models[one] for one in models if one in chosen] or models.values():
-                yield from _settings_of(model, f"{prefix}{name}.", chosen)
+            for one in [one for one in models if one in chosen] or models:
+                yield from _settings_of(models[one], f"{prefix}{name}.", chosen, one)
         elif isinstance(annotation, type) and issubclass(annotation, Section):
             yield from _settings_of(annotation, f"{prefix}{name}.", chosen)
         else:
-            yield _setting(f"{prefix}{name}", properties[name])
+            yield variant, _setting(f"{prefix}{name}", properties[name])
 
 
 def _setting(key: str, schema: Mapping[str, Any]) -> Setting:

@@ -169,7 +169,7 @@ class Td3Config(OffPolicyConfig):
 
     algorithm: Literal["td3"] = "td3"
     policy_delay: Count = 2
-    """Critic steps per update of actor and target networks; generations do not restart the count."""
+    """Critic steps per update of actor and target networks; generations do not restart the count. Default of TD3: 2."""
     target_noise: Fraction = 0.1
     """Standard deviation of the noise on the target actor's actions, as a fraction of an action's range."""
     target_noise_clip: Fraction = 0.25
@@ -302,7 +302,7 @@ class BreedingConfig(EvolutionConfig):
     """Settings of methods that breed elites, offspring and mutants."""
 
     elite_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
-    """Share of the population, the fittest, that survives unchanged; with `cem`, that updates the distribution."""
+    """Share of the population, the fittest, that survives unchanged."""
     offspring_share: Fraction = 0.375
     """Share of the population that is bred from two parents; mutants are the rest, after elites and these."""
     tournament_size: Count = 3
@@ -362,7 +362,7 @@ class CemConfig(EvolutionConfig):
     elite_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
     """Share of the population, the fittest agents, that updates the distribution."""
     learning_agents: CountOrZero | None = None
-    """Number of agents that learn by gradients; empty: with `cem` half of all but one, with `erl` one."""
+    """Number of agents that learn by gradients; empty: half of all but one."""
     distribution_variance: NonNegative = 1e-3
     """Initial variance of each weight of an actor, and initial value of the noise that each generation adds to it."""
     distribution_variance_limit: NonNegative = 1e-5
@@ -378,8 +378,7 @@ class ErlConfig(BreedingConfig):
     learning_agents: CountOrZero | None = None
     """Number of agents that learn by gradients; empty: one."""
     sync_generations: Count = 10
-    """Generations between two copies: of the fittest learning agent over one that evolves (`erl`), or of the fittest
-    agents over the weakest (`pbt`)."""
+    """Generations between two copies of the fittest learning agent over one that evolves."""
 
 
 class PbtConfig(EvolutionConfig):
@@ -418,7 +417,9 @@ class Variants(NamedTuple):
 
         def named(name: str) -> type[Section]:
             members = {"__module__": __name__, "__annotations__": {key: Literal[name]}, key: name}
-            return type(name, (without,), {**members, "model_config": plain})
+            # A global of this module, by which pickle finds it.
+            globals()[f"_{name}"] = made = type(f"_{name}", (without,), {**members, "model_config": plain})
+            return made
 
         models = {name: own[name] if name in own else named(name) for name in names}
         return cls(key, common, models)

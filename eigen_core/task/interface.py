@@ -137,6 +137,7 @@ class Task(Protocol[Observed, Encoded]):
         episode_end: name of the bool column that marks the last step of an episode, terminated or truncated.
         fingerprint: hash of the data, or of the Gymnasium environment's name and sizes.
         block_bytes: bytes of an agent's largest array as it learns from a batch; decides how many agents learn at once.
+            The task says both sizes, and nobody measures them; they decide about speed alone, so estimates suffice.
         play_bytes: bytes of an agent as it plays the episodes of a generation; decides how many agents play at once.
         state: sums of observations and returns for their normalisation, never changed in place; outside of blocks of
             `at` the one with which a run begins.

@@ -73,9 +73,9 @@ def _of_all_variants(section: str, schema: Mapping[str, Any], handler: GetJsonSc
     properties: dict[str, Any] = {}
     for one in schema["oneOf"]:
         for name, setting in handler.resolve_ref_schema(one)["properties"].items():
-            having = settings()[f"{section}.{name}"].variants
-            described = f"{setting['description']} With {', '.join(having)}." if having else setting.get("description")
-            properties.setdefault(name, {**setting, "description": described})
+            of_all = settings()[f"{section}.{name}"]
+            having = f" With {', '.join(of_all.variants)}." if of_all.variants else ""
+            properties.setdefault(name, {**setting, "description": f"{of_all.meaning}{having}"})
     chosen = settings()[f"{section}.{key}"]
     properties[key] = {
         "title": key.title(),

@@ -1,6 +1,7 @@
 """From preset and settings to a configuration, what each setting accepts, and sentences for what cannot be one."""
 
 import math
+import pickle
 import re
 from itertools import product
 from pathlib import Path
@@ -13,8 +14,18 @@ from hypothesis import strategies as st
 from benchmarks.fuzz import configuration
 from benchmarks.fuzz.cases import findings, fuzz
 from eigen_core.common.errors import InputError
-from eigen_core.config import LEARNER_CONFIGS, PRESET_NAMES, VARIANTS, CemConfig, Config, preset_values
+from eigen_core.config import (
+    LEARNER_CONFIGS,
+    PRESET_NAMES,
+    VARIANTS,
+    CemConfig,
+    Config,
+    LearnerConfig,
+    OffPolicyConfig,
+    preset_values,
+)
 from eigen_core.config.explain import Setting, explain, flatten, settings
+from eigen_core.config.learning import Variants
 from eigen_core.config.loading import config_from_values, differing_keys, load_config
 
 
@@ -244,6 +255,19 @@ def test_a_configuration_is_explained_by_the_settings_of_its_algorithm() -> None
     assert settings()["evolution.mutation_rate"].variants == ("genetic", "erl")
     assert "evolution.mutation_rate" not in settings("cem")
     assert [settings(name)["learner.policy_delay"].default for name in ("ddpg", "td3")] == [1, 2]
+    empty = "Number of agents that learn by gradients; empty:"
+    assert settings("erl")["evolution.learning_agents"].meaning == f"{empty} one."
+    both = f"With cem: {empty} half of all but one. With erl: {empty} one."
+    assert settings()["evolution.learning_agents"].meaning == both
+
+
+def test_settings_of_a_learner_without_a_class_of_its_own_can_be_pickled() -> None:
+    added = (
+        Variants.of("algorithm", LearnerConfig, ["plain"], OffPolicyConfig)
+        .models["plain"]
+        .model_validate({"gamma": 0.5})
+    )
+    assert pickle.loads(pickle.dumps(added)) == added
 
 
 def _refused(setting: Setting, value: object) -> bool:
