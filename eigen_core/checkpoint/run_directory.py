@@ -36,6 +36,7 @@ from eigen_core.checkpoint.snapshot import (
     write_files,
 )
 from eigen_core.checkpoint.store import ANOTHER_FOLDER, LocalStore, check_run_name
+from eigen_core.checkpoint.store_location import command_for
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import explained, temporary_files_in
 from eigen_core.common.text import size
@@ -78,7 +79,7 @@ class RunDirectory:
         store = LocalStore(root)
         taken = (
             f"There is already a file or folder {store.folder / name}: choose another name, move it away or, if it is "
-            f"a run, continue it with `eigen resume {name}`."
+            f"a run, continue it with `{command_for('resume', name, store.url)}`."
         )
         if _is_taken(store.folder / name):
             raise InputError(taken)

@@ -1,6 +1,7 @@
 """Where a store is: parse its URL or path, and open it."""
 
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import unquote
@@ -9,6 +10,7 @@ from eigen_core.checkpoint.store import GcsLocation, LocalStore, Store
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import require_own_files
 from eigen_core.common.text import has_credentials
+from eigen_core.config.model import CheckpointConfig
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _SCHEME_WITHOUT_SLASHES = re.compile(r"(?:gs|gcs|s3|file|memory|https?):(?!//)", re.IGNORECASE)
@@ -90,6 +92,13 @@ def run_root(url: str, local: str) -> Path:
     if location is None:
         return store_folder(url)
     return store_folder(local).joinpath(".remote", "gs", location.bucket, *location.prefix.split("/"))
+
+
+def command_for(command: str, run: str, store: str) -> str:
+    """Return the command `eigen` of this name for a run of a store (URL or path), to be pasted into a shell here."""
+    usual = CheckpointConfig().store
+    option = "" if store in (usual, str(store_folder(usual))) else f" --store {shlex.quote(store)}"
+    return f"eigen {command} {run}{option}"
 
 
 def own_folder(url: str, local: str, name: str, is_checked: Callable[[str], bool] = lambda _: False) -> Path:

@@ -17,6 +17,7 @@ from eigen_core.checkpoint.export import CHAMPION, stored_weights
 from eigen_core.checkpoint.integrity import DamagedFileError, checksummed, parse_checksummed
 from eigen_core.checkpoint.manifest import Manifest
 from eigen_core.checkpoint.run_contents import RunContents
+from eigen_core.checkpoint.store_location import command_for
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import explained, make_folder, open_regular_file, replacing
 from eigen_core.common.process import default_cache_root
@@ -27,10 +28,9 @@ from eigen_core.generation.state import resolve_device
 from eigen_core.judging.backtest import NextOrders, Order, decision_of, decisions_among, task_backtest
 from eigen_core.judging.run_backtests import (
     agents_on_market,
+    config_to_judge,
     newest_of_run,
-    require_prices,
     require_shape,
-    with_settings,
 )
 from eigen_core.machine.performance import computing_threads
 from eigen_core.market import Panel
@@ -292,8 +292,7 @@ def act(
     if date is not None:
         _require_date(date)
     opened = Run.open(store, run)
-    config = with_settings(opened.config_to_resume(data), settings, ("market.",))
-    require_prices(config, run)
+    config = config_to_judge(opened, settings, data, ("market.",))
     contents, manifest = newest_of_run(opened)
     weights = stored_weights(contents, manifest, CHAMPION)
     champion = hashlib.sha256(weights.numpy().tobytes()).hexdigest()
@@ -357,7 +356,7 @@ def _panel(run: Run, config: Config, contents: RunContents, manifest: Manifest, 
         name = run.name
         raise InputError(
             f"{CHAMPION}.json of run '{name}' has no valid symbols, features or training days: find damaged files with "
-            f"`eigen verify {name}`."
+            f"`{command_for('verify', name, run.location.store.url)}`."
         ) from error
     if training is None:
         # Runs of earlier versions stored no training days: derive these from the prices that they were trained on.

@@ -16,7 +16,7 @@ from eigen_core.common.progress import report_progress
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.generation.state import resolve_device
-from eigen_core.judging.run_backtests import agents_on_market, require_shape
+from eigen_core.judging.run_backtests import agents_on_market, config_to_judge, require_shape
 from eigen_core.learning import learner_class
 from eigen_core.learning.fitness import spread_starts
 from eigen_core.machine.performance import computing_threads
@@ -169,7 +169,13 @@ class RunImportance:
 
 
 def run_importance(
-    store: str, run: str, *, agent: str = CHAMPION, generations: int | None = None, draws: int
+    store: str,
+    run: str,
+    *,
+    agent: str = CHAMPION,
+    generations: int | None = None,
+    draws: int,
+    settings: Sequence[str] = (),
 ) -> RunImportance:
     """Return the importance of features and columns for agents of a run in its validation episodes.
 
@@ -179,13 +185,14 @@ def run_importance(
             newest generation: `elites`, `population`, or the number of one.
         generations: for `champions`, how many of the newest generations to read; None: all that the store keeps.
         draws: number of random shifts of each feature and column.
+        settings: changeable settings of the market, as market.KEY=VALUE, by which the prices are read.
 
     Raises:
         InputError: there is no such run or agent, the run has no prices, or was trained on other ones than are there.
         StoreUnavailableError: the store does not answer.
     """
     opened = Run.open(store, run)
-    config = opened.config_to_resume()
+    config = config_to_judge(opened, settings, sections=("market.",))
     several = agent == "champions"
     weights, generation, panel = agents_on_market(opened, config, CHAMPION if several else agent)
     read: tuple[int, ...] = (generation,)

@@ -17,7 +17,7 @@ from eigen_core.checkpoint.store_location import open_store
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import explained, replacing
 from eigen_core.common.records import parse_history
-from eigen_core.common.text import count
+from eigen_core.common.text import count, quoted
 from eigen_core.config import Config, merge
 from eigen_core.config.loading import config_from_values, differing_keys, parse_assignments
 from eigen_core.config.registry import has_prices
@@ -101,8 +101,7 @@ def play(
 ) -> tuple[SpanResult, Callable[[], Backtest]]:
     """Return what agents earn, and a function that adds this to the evaluation log and judges it; see `backtest`."""
     opened = Run.open(store, run)
-    status, config = opened.status(), with_settings(opened.config_to_resume(), settings)
-    require_prices(config, run)
+    status, config = opened.status(), config_to_judge(opened, settings)
     span = _default_span(status) if span is None else span
     weights, generation, panel = agents_on_market(opened, config, agent)
     days = days_of(panel, config, span)
@@ -155,7 +154,6 @@ def agents_on_market(run: Run, config: Config, agent: str) -> tuple[torch.Tensor
 
     `agent` and the errors are those of `backtest`.
     """
-    require_prices(config, run.name)
     contents, manifest = newest_of_run(run)
     weights = _weights_of(contents, manifest, agent, config.population.size)
     return weights, manifest.generation, _panel_of(contents, manifest, config)
@@ -170,17 +168,22 @@ def require_shape(weights: torch.Tensor, expected: tuple[int, ...], run: str) ->
         )
 
 
-def require_prices(config: Config, run: str) -> None:
-    if not has_prices(config.task):
-        raise InputError(
-            f"Run '{run}' plays {config.task}, which has no prices: name a run with task market or portfolio."
-        )
-
-
-def with_settings(
-    config: Config, settings: Iterable[str], sections: tuple[str, ...] = ("account.", "market.")
+def config_to_judge(
+    run: Run,
+    settings: Iterable[str] = (),
+    data: str | None = None,
+    sections: tuple[str, ...] = ("account.", "market."),
 ) -> Config:
-    """Return a run's configuration with settings `key=value` of the sections, of the market only changeable ones."""
+    """Return the configuration with which this machine judges agents of a run (see `Run.config_to_resume`).
+
+    `settings` are changeable settings `key=value` of the `sections`. `InputError` if the run's task has no prices.
+    """
+    if not has_prices(run.config.task):
+        raise InputError(
+            f"Run '{run.name}' plays {quoted(run.config.task)}, which has no prices: name a run with task market or "
+            "portfolio."
+        )
+    config = run.config_to_resume(data)
     changed = config_from_values(merge(config.model_dump(), parse_assignments(settings)))
     for key in differing_keys(config, changed):
         if not key.startswith(sections) or not is_changeable(key):

@@ -4,7 +4,7 @@ Each such step is a fold. It is trained with each seed as an ordinary run, whose
 plays: no agent of a fold was trained or chosen on days that the fold plays.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from eigen_core.config.loading import config_from_values
 from eigen_core.config.registry import has_prices
 from eigen_core.config.stored import config_from_stored, stored_values
 from eigen_core.judging.backtest import outcome_days
+from eigen_core.judging.run_backtests import config_to_judge
 from eigen_core.market import build_panel
 from eigen_core.market.panel import Splits
 from eigen_core.runs.handle import Run, require_same_definition, status_of
@@ -198,8 +199,8 @@ def walks_in(store: str) -> list[str]:
     return sorted(name.removesuffix(".json") for name in below if "/" not in name and name.endswith(".json"))
 
 
-def load_walk(store: str, name: str) -> Walk:
-    """Return a finished walk of a store.
+def load_walk(store: str, name: str, settings: Iterable[str] = ()) -> Walk:
+    """Return a finished walk of a store; `settings` as in `backtest`.
 
     Raises:
         InputError: there is no such walk, a run of it is not finished, or the prices have other days now.
@@ -208,10 +209,11 @@ def load_walk(store: str, name: str) -> Walk:
     stored = _stored_definition(open_store(store), name)
     config, folds = config_from_stored(stored["config"]), len(stored["days"])
     # The first run's settings have this machine's path of the prices, and the champions' account.
-    own = Run.open(store, f"{name}-fold-1-seed-{config.seed}").config_to_resume()
+    own = config_to_judge(Run.open(store, f"{name}-fold-1-seed-{config.seed}"), settings)
+    reading = {key: getattr(own.market, key) for key in ("data", "layout", "suspicious", "events")}
     config = config.model_copy(
         update={
-            "market": config.market.model_copy(update={"data": own.market.data}),
+            "market": config.market.model_copy(update=reading),
             "account": own.account,
             "checkpoint": own.checkpoint,
         }

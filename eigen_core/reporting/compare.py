@@ -99,7 +99,15 @@ def comparison_page(compared: Comparison) -> str:
     return page("comparison.html", context)
 
 
-def write_comparison(store: str, runs: Sequence[str], *, span: str | None, agent: str, file: Path | None) -> Comparison:
+def write_comparison(
+    store: str,
+    runs: Sequence[str],
+    *,
+    span: str | None,
+    agent: str,
+    file: Path | None,
+    settings: Sequence[str] = (),
+) -> Comparison:
     """Backtest runs over the same days (see `backtest`), and write an HTML page with their curves if `file` is given.
 
     Raises:
@@ -110,7 +118,7 @@ def write_comparison(store: str, runs: Sequence[str], *, span: str | None, agent
     if file is not None:
         require_place(file)
     # `judged` adds looks to the evaluation log: it is called once nothing can refuse the comparison any more.
-    played = {run: play(store, run, span=span, agent=agent) for run in runs}
+    played = {run: play(store, run, span=span, agent=agent, settings=settings) for run in runs}
     _require_same_days({run: earned.curve for run, (earned, _) in played.items()})
     compared = Comparison([judged() for _, judged in played.values()], file)
     if file is not None:

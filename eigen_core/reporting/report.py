@@ -335,18 +335,20 @@ _WALK = "walk"
 _DAYS = {"holdout": "Holdout", "validation": "Validation days", _WALK: "Walk-forward"}
 
 
-def write_report(store: str, run: str, *, span: str | None, agent: str, file: Path) -> Report:
+def write_report(
+    store: str, run: str, *, span: str | None, agent: str, file: Path, settings: Sequence[str] = ()
+) -> Report:
     """Backtest agents of a run over a span of days and write the report to an HTML file; see `backtest`."""
     require_place(file)
-    report = report_of(backtest(store, run, span=span, agent=agent), status_of(store, run))
+    report = report_of(backtest(store, run, span=span, agent=agent, settings=settings), status_of(store, run))
     write_page(report_page(report), file)
     return report
 
 
-def write_walk_report(store: str, name: str, file: Path) -> Report:
+def write_walk_report(store: str, name: str, file: Path, settings: Sequence[str] = ()) -> Report:
     """Backtest the champions of a finished walk on its folds, and write the report to an HTML file; see `load_walk`."""
     require_place(file)
-    report = report_of_walk(play_walk(load_walk(store, name)))
+    report = report_of_walk(play_walk(load_walk(store, name, settings)))
     write_page(report_page(report), file)
     return report
 

@@ -15,7 +15,7 @@ from eigen_core.checkpoint.locks import is_live
 from eigen_core.checkpoint.manifest import Manifest
 from eigen_core.checkpoint.run_contents import RunContents, RunLocation, list_runs, newest_of, no_such_run
 from eigen_core.checkpoint.store import MissingObjectError, StoreUnavailableError
-from eigen_core.checkpoint.store_location import is_remote, open_store, store_folder
+from eigen_core.checkpoint.store_location import command_for, is_remote, open_store, store_folder
 from eigen_core.checkpoint.uploads import UploadStatus, read_status
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import (
@@ -296,8 +296,8 @@ class Run:
         if differing:
             raise InputError(
                 f"Run '{self.name}' exists and was begun with other settings: {listed(differing, 5)} "
-                f"differ{'s' * (len(differing) == 1)}. Continue it as it is with `eigen resume {self.name}`, or choose "
-                "another name."
+                f"differ{'s' * (len(differing) == 1)}. Continue it as it is with "
+                f"`{command_for('resume', self.name, self._settings.store)}`, or choose another name."
             )
 
     def begin(self, config: Config) -> RunLocation:

@@ -15,6 +15,7 @@ from pydantic import AwareDatetime, Field, JsonValue
 from eigen_core.checkpoint.integrity import ATTEMPTS_NAME, checksummed, parse_checksummed
 from eigen_core.checkpoint.run_contents import RunContents, RunLocation
 from eigen_core.checkpoint.store import LocalStore, MissingObjectError, StoreUnavailableError
+from eigen_core.checkpoint.store_location import command_for
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import require_own_files, without_file
 from eigen_core.common.progress import checked_by
@@ -98,8 +99,8 @@ def count_attempt(location: RunLocation, generation: int) -> None:
         since = ATTEMPTS.read(location)[-MOST_ATTEMPTS].moment
         raise BlockedError(
             f"Run '{location.name}' is blocked: {MOST_ATTEMPTS} scheduled resumes since {since} have not completed "
-            f"generation {generation}. Their flow runs say why. `eigen launch --run {location.name}` and `eigen "
-            f"resume {location.name}` resume it all the same."
+            f"generation {generation}. Their flow runs say why. `eigen launch --run {location.name}` and "
+            f"`{command_for('resume', location.name, location.store.url)}` resume it all the same."
         )
     ATTEMPTS.append(location, Attempt(generation=generation, moment=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"))
 

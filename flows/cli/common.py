@@ -58,6 +58,10 @@ Slice = Annotated[
     option("DAYS", "Days to trade: holdout, validation, or dates FIRST:LAST.", "holdout of a finished run", "--slice"),
 ]
 Agent = Annotated[str, option("WHO", "Agents that trade: champion, elites, population, ensemble, or a number.")]
+JudgedBy = Annotated[
+    list[str] | None,
+    option("KEY=VALUE", "A setting of the account, or of how prices are read. May be repeated.", None, "--set"),
+]
 RunName = Annotated[str, typer.Argument(help="Name of the run.", metavar="NAME")]
 
 

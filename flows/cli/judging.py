@@ -20,6 +20,7 @@ from flows.cli.common import (
     LARGEST,
     Agent,
     Json,
+    JudgedBy,
     RunName,
     RunOptions,
     Slice,
@@ -66,9 +67,7 @@ def backtest(
     name: RunName,
     span: Slice = None,
     agent: Agent = "champion",
-    assignments: Annotated[
-        list[str] | None, option("KEY=VALUE", "A setting of the account. May be repeated.", None, "--set")
-    ] = None,
+    assignments: JudgedBy = None,
     out: Annotated[Path | None, option("FOLDER", "Folder for the tables.", "in the run's folder")] = None,
     store: Store = None,
     as_json: Json = False,
@@ -200,6 +199,7 @@ def compare(
     span: Slice = None,
     agent: Agent = "champion",
     out: Annotated[Path | None, option("FILE", "HTML file with the curves to write.")] = None,
+    assignments: JudgedBy = None,
     store: Store = None,
     as_json: Json = False,
 ) -> None:
@@ -207,7 +207,9 @@ def compare(
     from eigen_core.reporting.compare import write_comparison
 
     with progress_shown():
-        compared = write_comparison(store_of(store), names, span=span, agent=agent, file=out)
+        compared = write_comparison(
+            store_of(store), names, span=span, agent=agent, file=out, settings=assignments or ()
+        )
     print_result(as_json, comparison_document, print_comparison, compared)
 
 
@@ -269,6 +271,7 @@ def report(
     span: Slice = None,
     agent: Agent = "champion",
     out: Annotated[Path | None, option("FILE", "HTML file to write.", "NAME-report.html")] = None,
+    assignments: JudgedBy = None,
     store: Store = None,
     as_json: Json = False,
 ) -> None:
@@ -280,9 +283,9 @@ def report(
     of_walk = is_report_of_walk(where, name, span=span, agent=agent)
     with progress_shown():
         if of_walk:
-            found = write_walk_report(where, name, file)
+            found = write_walk_report(where, name, file, assignments or ())
         else:
-            found = write_report(where, name, span=span, agent=agent, file=file)
+            found = write_report(where, name, span=span, agent=agent, file=file, settings=assignments or ())
     print_result(as_json, report_document, print_report, found, agent, file, publish(found, file))
 
 
@@ -345,9 +348,7 @@ def act(
     data: Annotated[str | None, option("PATH", "Newer prices.", "where the run's prices are")] = None,
     date: Annotated[str | None, option("DATE", "Decide after the close of this day.", "last of the prices")] = None,
     ledger: Annotated[Path | None, option("FILE", "File that keeps the orders.", "in the run's folder")] = None,
-    assignments: Annotated[
-        list[str] | None, option("KEY=VALUE", "How prices are read: market.events, for example.", None, "--set")
-    ] = None,
+    assignments: JudgedBy = None,
     store: Store = None,
     as_json: Json = False,
 ) -> None:
@@ -476,6 +477,7 @@ def importance(
         str | None, option("all|K", "Judge the champions of the K newest stored generations, or of all.")
     ] = None,
     draws: Annotated[int, option("N", "Number of random shifts of each feature and column.", min=2, max=10_000)] = 10,
+    assignments: JudgedBy = None,
     store: Store = None,
     as_json: Json = False,
 ) -> None:
@@ -485,7 +487,8 @@ def importance(
 
     with progress_shown():
         asked = agent if generations is None else "champions"
-        found = run_importance(store_of(store), name, agent=asked, generations=newest, draws=draws)
+        where, settings = store_of(store), assignments or ()
+        found = run_importance(where, name, agent=asked, generations=newest, draws=draws, settings=settings)
     print_result(as_json, lambda found: found, print_importance, found)
 
 

@@ -1,7 +1,6 @@
 """The commands `eigen runs`, `show`, `memory`, `verify`, `clean` and `export`, on the runs of a store."""
 
 import json
-import shlex
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from eigen_core.checkpoint.store_location import command_for
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import BYTES_PER_MB, size
 from flows.cli.common import EXIT_OTHER, Json, RunName, Store, flag, option, store_of
@@ -19,7 +19,6 @@ from flows.cli.console import PlainTable, attributes, output_console, print_fact
 
 if TYPE_CHECKING:
     from eigen_core.common.records import Telemetry
-    from eigen_core.config import Config
     from eigen_core.housekeeping import CleanedRun, Verification
     from eigen_core.runs.handle import RunStatus
 
@@ -30,14 +29,6 @@ _HISTORY_KEYS = (
     *("generation", "best_fitness", "mean_fitness", "validation", "champion_validation", "champion_score"),
     *("champion_excess", "distinct_ancestors", "policy_distance", "transitions", "weights_sha256", "replay_sha256"),
 )
-
-
-def command_for(command: str, config: "Config", run: str) -> str:
-    from eigen_core.config import Config
-
-    store = config.checkpoint.store
-    option = "" if store == Config().checkpoint.store else f" --store {shlex.quote(store)}"
-    return f"eigen {command} {run}{option}"
 
 
 def print_ending(console: Console, status: "RunStatus", how: str) -> None:
@@ -59,7 +50,7 @@ def print_ending(console: Console, status: "RunStatus", how: str) -> None:
             print_line(console, f"  {fact}")
     print_fact(console, "plots", str(status.folder / "plots"))
     print_fact(console, "checkpoints", f"{status.store.rstrip('/')}/{status.run}")
-    print_fact(console, "look again", command_for("show", status.config, status.run))
+    print_fact(console, "look again", command_for("show", status.run, status.store))
 
 
 def print_history(console: Console, status: "RunStatus") -> None:
@@ -96,9 +87,9 @@ def print_run(console: Console, status: "RunStatus") -> None:
     if status.computed_by is not None:
         print_fact(console, "computed by", str(status.computed_by))
     if status.state == "unfinished":
-        print_fact(console, "go on", command_for("resume", status.config, status.run))
+        print_fact(console, "go on", command_for("resume", status.run, status.store))
     if status.state == "blocked":
-        print_fact(console, "why", command_for("memory", status.config, status.run))
+        print_fact(console, "why", command_for("memory", status.run, status.store))
 
 
 def run_document(status: "RunStatus") -> dict[str, Any]:

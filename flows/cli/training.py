@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from rich.console import Console
 
 from eigen_core.checkpoint.store import StoreUnavailableError, check_run_name, default_run_name
-from eigen_core.checkpoint.store_location import is_remote, open_store
+from eigen_core.checkpoint.store_location import command_for, is_remote, open_store
 from eigen_core.common.errors import InputError, SchedulerLostError, Stopped, StoppedByMemory, WorkerLostError
 from eigen_core.common.files import require_own_files
 from eigen_core.common.process import set_umask
@@ -29,7 +29,7 @@ from flows.cli.common import (
 )
 from flows.cli.console import ConsoleHandler, Display, display_on, output_console, print_line, say, stop_signals
 from flows.cli.plan import refused_with_its_plan, require_trainable
-from flows.cli.runs import command_for, print_ending
+from flows.cli.runs import print_ending
 from flows.cli.server import print_run_page
 from flows.server.prefect_settings import prepare_environment
 
@@ -279,13 +279,13 @@ def _memory_report(run: "Run", config: "Config") -> str:
     from eigen_core.runs.journals import memory_reports
 
     reports = memory_reports(run.location.root / run.name)
-    shows = command_for("memory", config, run.name)
+    shows = command_for("memory", run.name, config.checkpoint.store)
     report = f"The memory report is {reports[0]} ({shows} shows it). " if reports else ""
     return f"{report}Free memory or raise the limit first."
 
 
 def _where_it_stands(run: "Run", config: "Config") -> str:
-    return f"{_what_is_saved(run)}. Go on with: {command_for('resume', config, run.name)}"
+    return f"{_what_is_saved(run)}. Go on with: {command_for('resume', run.name, config.checkpoint.store)}"
 
 
 def _what_is_saved(run: "Run") -> str:

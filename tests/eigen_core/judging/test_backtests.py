@@ -164,7 +164,7 @@ def test_the_holdout_of_an_unfinished_run_is_looked_at_only_on_request(tmp_path:
 def test_runs_without_a_market_agents_holdout_or_their_own_prices_are_refused(tmp_path: Path) -> None:
     config = small_flow_config(tmp_path, task="gym:CartPole-v1")
     Run(config.checkpoint, "poles").begin(config)
-    with pytest.raises(InputError, match=r"Run 'poles' plays gym:CartPole-v1, which has no prices"):
+    with pytest.raises(InputError, match=r"Run 'poles' plays 'gym:CartPole-v1', which has no prices"):
         backtest(str(tmp_path), "poles")
     config = small_flow_config(tmp_path, market={"holdout_days": 60})
     Run(config.checkpoint, "begun").begin(config)

@@ -24,13 +24,13 @@ from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.session import open_session
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.checkpoint.store import StoreUnavailableError
+from eigen_core.checkpoint.store_location import command_for
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.config.stored import config_from_stored
 from eigen_core.housekeeping import export_champion, verify_run
 from eigen_core.runs.handle import Run, status_of, unfinished_runs
-from flows.cli.runs import command_for
 from flows.server.status import newest_run
 
 
@@ -174,8 +174,9 @@ def test_a_damaged_generation_is_skipped_for_the_one_before(config: Config, name
 
 
 def test_commands_name_the_store_unless_it_is_the_usual_one(tmp_path: Path) -> None:
-    assert command_for("resume", Config(), "a") == "eigen resume a"
-    assert command_for("resume", small_flow_config(tmp_path / "x y"), "a") == f"eigen resume a --store '{tmp_path}/x y'"
+    for store in ("runs", str(Path("runs").absolute())):
+        assert command_for("resume", "a", store) == "eigen resume a"
+    assert command_for("resume", "a", str(tmp_path / "x y")) == f"eigen resume a --store '{tmp_path}/x y'"
 
 
 def test_a_store_that_does_not_answer_is_said_and_this_machine_tells_what_it_knows(
