@@ -15,7 +15,7 @@ from eigen_core.checkpoint.locks import is_live
 from eigen_core.checkpoint.manifest import Manifest
 from eigen_core.checkpoint.run_contents import RunContents, RunLocation, list_runs, newest_of, no_such_run
 from eigen_core.checkpoint.store import MissingObjectError, StoreUnavailableError
-from eigen_core.checkpoint.store_location import command_for, is_remote, open_store, store_folder
+from eigen_core.checkpoint.store_location import command_for, is_remote, open_store
 from eigen_core.checkpoint.uploads import UploadStatus, read_status
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import (
@@ -119,7 +119,10 @@ class Run:
     @classmethod
     def open(cls, store: str, name: str, local: str = _LOCAL, own: Mapping[str, Any] | None = None) -> "Run":
         """Return the existing run `name` of a store; `local` is `checkpoint.local`. `InputError` if there is none."""
-        return cls(_given(store, local), name, own)._in_its_folder()
+        run = cls(_given(store, local), name, own)
+        if not run.exists:
+            raise no_such_run(run.location.store, name)
+        return run
 
     @classmethod
     def of(cls, config: Config, name: str) -> "Run":
@@ -131,14 +134,6 @@ class Run:
         for name in [name for name in vars(self) if isinstance(getattr(Run, name, None), cached_property)]:
             del vars(self)[name]
         return self
-
-    def _in_its_folder(self) -> "Run":
-        """Return the run with `checkpoint.local` of its stored configuration, if its `OwnSettings` are only there."""
-        named = _stored_local(self._latest_values)
-        if named is None or self._known is not None or not self.location.remote:
-            return self
-        there = Run(self._settings.model_copy(update={"local": named}), self.name, self._own)
-        return self if there._known is None else there
 
     @property
     def exists(self) -> bool:
@@ -269,7 +264,8 @@ class Run:
     def _say_left_out(self) -> None:
         stored = flatten(machine_values(current_values(self._latest_values)))
         now, usual = (flatten(one.model_dump(mode="json")) for one in (self.config, Config()))
-        places = ("checkpoint.store", "checkpoint.local")
+        # Where it was found is given, and a folder of copies serves a bucket alone.
+        places = ("checkpoint.store", "" if self.location.remote else "checkpoint.local")
         left_out = [
             f"{key} ({setting.variable})"
             for key, setting in MACHINE_SETTINGS.items()
@@ -363,9 +359,6 @@ class Run:
         If the store does not answer, it is that of this machine's copy.
         """
         self._leave_silent_store()
-        return self._in_its_folder()._status()
-
-    def _status(self) -> RunStatus:
         location, config = self.location, self.config
         manifest, history, telemetry = self._records()
         generation = history[-1].generation if history else 0
@@ -504,26 +497,6 @@ def require_trusted_task(task: str, subject: str, named: Sequence[str | None]) -
 def _given(store: str, local: str) -> CheckpointConfig:
     of_environment = values_of_environment(os.environ).get("checkpoint", {}) if local == _LOCAL else {}
     return CheckpointConfig(**{"store": store, "local": local, **of_environment})
-
-
-def _stored_local(values: Mapping[str, Any]) -> str | None:
-    """Return `checkpoint.local` of a stored configuration; None if the folder does not belong to this process's user.
-
-    Another user could fill a folder that belongs to them, or exchange a link: links in the path are resolved.
-    """
-    section = values.get("checkpoint")
-    named = section.get("local") if isinstance(section, Mapping) else None
-    if not isinstance(named, str) or not named.isprintable():
-        return None
-    try:
-        folder = store_folder(named)
-        real = folder.resolve()
-        own = real.stat().st_uid == os.geteuid()
-    except (InputError, OSError, RuntimeError):
-        return None
-    if not own:
-        return None
-    return named if os.path.abspath(folder) == str(real) else str(real)
 
 
 def _changed(config: Config, **sections: Mapping[str, Any]) -> Config:
