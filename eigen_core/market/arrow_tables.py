@@ -48,7 +48,9 @@ def _parquet_parts(file: pa.BufferReader, require: Callable[[int], None]) -> Ite
     of_bytes = [each for each in columns if each.physical_type == "BYTE_ARRAY"]
     texts = [each.path for each in of_bytes if each.logical_type.type != "DECIMAL"]
     opened = pq.ParquetFile(file, metadata=footer, read_dictionary=texts)
-    yield from opened.iter_batches(_BATCH_ROWS)
+    # One group after another: of several, Arrow decodes all at once.
+    for group in range(len(groups)):
+        yield from opened.iter_batches(_BATCH_ROWS, row_groups=[group])
 
 
 def _arrow_parts(file: pa.BufferReader, require: Callable[[int], None]) -> Iterator[pa.RecordBatch]:

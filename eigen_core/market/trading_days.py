@@ -102,8 +102,11 @@ def rows_of_days(parts: Sequence[FileRows], market: MarketConfig, where: str) ->
     counts["undated_rows"] = sum(part.undated for part in parts)
     found: tuple[SuspiciousRow, ...] = ()
     has_bars, day = _are_bars(rows), rows["day"]
-    # Only the last day's rows have a time of day.
-    unfinished = str(day.max().date()) if ((rows["local"] != day) == (day == day.max())).all() else ""
+    # Only the last day's rows have a time of day. An hour from midnight in UTC, the exchange's clock may have changed.
+    time, hour = rows["local"] - day, pd.Timedelta(hours=1)
+    is_changed = (rows["offset"] == 0.0) & (rows["local"] == rows["timestamp"]) & time.isin([hour, 23 * hour])
+    is_unfinished = ((rows["local"] != day) & ~is_changed) == (day == day.max())
+    unfinished = str(day.max().date()) if is_unfinished.all() else ""
     if has_bars:
         _refuse_bars(rows, market, where)
         found = _unusual_hours(rows, symbols)

@@ -293,6 +293,10 @@ def test_a_volume_of_zero_is_no_trade_only_if_no_price_moves(tmp_path: Path, clo
     )
     panel, _ = build_panel(small_config(path), tmp_path / "cache")
     np.testing.assert_array_equal(np.isnan(panel.close[:, 0]), no_trade)
+    # Until the first volume above zero, nothing shows that zero means no trade.
+    bars.loc[:29, "volume"] = 0
+    late = cleaned(write_csv(tmp_path / "late.csv", pd.concat([bars, joined_bars("BBB", 2)])[columns]))[0]
+    np.testing.assert_array_equal(late.traded[:, 0], np.arange(60) < 50)
     assert report.suspended_days == 20
     # It ends with its last trade, although the file repeats its close.
     assert report.symbols[0].last_day == f"{DAYS[49]:%Y-%m-%d}"

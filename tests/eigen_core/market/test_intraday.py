@@ -190,6 +190,17 @@ def test_a_live_row_instead_of_a_daily_one_is_an_unfinished_day(tmp_path: Path) 
         assert [(row.kind, row.day, row.left_out) for row in report.suspicious] == [("unfinished", days[-1], True)]
 
 
+@pytest.mark.parametrize(("zone", "last"), [("Europe/London", "2023-03-27"), ("Atlantic/Azores", "2022-10-31")])
+def test_a_change_of_the_clock_before_the_last_row_makes_no_unfinished_day(
+    tmp_path: Path, zone: str, last: str
+) -> None:
+    days = pd.bdate_range(end=last, periods=60)
+    utc = days.tz_localize(zone).tz_convert("UTC")
+    path = write_csv(tmp_path / "p.csv", pd.DataFrame({"date": utc, "symbol": "A", "close": np.arange(101.0, 161.0)}))
+    refused(path, "daily timestamps in UTC that are not at midnight, such as .*: set market.time_zone")
+    assert [str(day) for day in cleaned(path, time_zone=zone)[0].days] == [f"{day:%Y-%m-%d}" for day in days]
+
+
 def test_few_bars_of_each_day_are_recognised(tmp_path: Path) -> None:
     bars = hourly("Asia/Tokyo", 120).sample(frac=0.2, random_state=1)
     path = write_csv(tmp_path / "p.csv", bars)
