@@ -14,7 +14,6 @@ from eigen_core.config import Config
 from eigen_core.config.registry import has_prices
 from eigen_core.market.build import read_rows
 from eigen_core.market.cleaning import clean_prices
-from eigen_core.market.events import described_events
 from eigen_core.market.features import (
     FUTURES,
     SHUFFLED_DEVIATION,
@@ -127,12 +126,7 @@ def audit_market(config: Config, days: int) -> MarketAudit:
         report_progress("audit", done, len(positions))
     suspected, unseen = audit_correlations(features, range(splits.validation.stop), config.trading.holding_days)
     return MarketAudit(
-        report=replace(
-            report,
-            own_features=features.own_names,
-            ignored_files=source.ignored,
-            events=described_events(market),
-        ),
+        report=replace(report, own_features=features.own_names, ignored_files=source.ignored, events=market.events),
         features=features.names,
         symbols=len(prices.symbols),
         days=tuple(str(prices.days[position]) for position in positions),

@@ -15,7 +15,7 @@ from eigen_core.common.progress import report_progress
 from eigen_core.config import Config, MarketConfig
 from eigen_core.machine import headroom_bytes, release_free_memory
 from eigen_core.market.cleaning import CleanPrices, clean_prices, prices_fingerprint
-from eigen_core.market.events import apply_events, described_events, refuse_suspicious
+from eigen_core.market.events import apply_events, refuse_suspicious
 from eigen_core.market.features import PanelFeatures, Series, feature_functions, look_ahead_of_functions
 from eigen_core.market.formats import BAR
 from eigen_core.market.panel import Panel, Splits, load_panel, normalise, panel_fingerprint, store_panel
@@ -72,9 +72,7 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
             f"{report.look_ahead[0]} A feature must not use later days: correct the function (`eigen audit` tests all "
             "features), or set market.look_ahead=allow."
         )
-    return panel, replace(
-        report, source=str(source.path), ignored_files=source.ignored, events=described_events(market)
-    )
+    return panel, replace(report, source=str(source.path), ignored_files=source.ignored, events=market.events)
 
 
 def _origin(source: Source, features: PanelFeatures, market: MarketConfig) -> dict[str, str]:

@@ -228,7 +228,6 @@ def _clean_bars(cells: dict[Role, Grid], counts: dict[str, int]) -> tuple[dict[R
     factor = unknown if adjusted is unknown else pd.DataFrame(adjusted / close).ffill().to_numpy()
     scaled = ~np.isnan(close) & ~np.isnan(factor)
     counts["adjusted_prices"] = int(scaled.sum())
-    counts["carried_adjustments"] = int((scaled & np.isnan(adjusted)).sum())
     factor = np.where(np.isnan(factor), 1.0, factor)
     close = np.where(np.isnan(adjusted), close * factor, adjusted)
     priced = ~np.isnan(close)

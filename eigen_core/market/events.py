@@ -108,14 +108,6 @@ def _with_total_losses(rows: PriceRows, kept: np.ndarray) -> PriceRows:
     return replace(rows, prices=prices)
 
 
-def described_events(market: MarketConfig) -> tuple[str, ...]:
-    """Return `market.events` for a report, with the new names of symbols."""
-    return tuple(
-        f"{event} (before: {event.name_before})" if event.kind == "renamed" else str(event)
-        for event in market.price_events
-    )
-
-
 def refuse_suspicious(suspicious: Sequence[SuspiciousRow], market: MarketConfig) -> None:
     """Raise `InputError` if rows distort metrics, unless `market.suspicious` or `market.events` decides about them."""
     decided = {(event.symbol, event.day) for event in market.price_events}

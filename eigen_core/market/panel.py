@@ -9,9 +9,8 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from io import BufferedRandom, BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -317,28 +316,19 @@ def load_panel(folder: Path, fingerprint: str, market: MarketConfig, available: 
     return panel, report
 
 
-def _private_copy(path: Path, most: int) -> tuple[BufferedRandom, str]:
-    """Return an unnamed copy, which no other process can change: on the file's disk or, if that fails, in memory; and
-    its SHA-256. ValueError if it has more than `most` bytes."""
+def _private_copy(path: Path, most: int) -> tuple[IO[bytes], str]:
+    """Return an unnamed copy, which no other process can change, and its SHA-256; ValueError if it has more than `most`
+    bytes."""
     with open_regular_file(path, follow=False) as original:
         if os.fstat(original.fileno()).st_size > most:
             raise ValueError("it is larger than the available memory")
-        try:
-            copy = tempfile.TemporaryFile(dir=path.parent)  # noqa: SIM115
-            return copy, _copy(original, copy)
-        except OSError:
-            original.seek(0)
-            copy = os.fdopen(os.memfd_create(path.name), "w+b")
-            return copy, _copy(original, copy)
-
-
-def _copy(original: BufferedReader, copy: BinaryIO) -> str:
-    digest, buffer = hashlib.sha256(), memoryview(bytearray(_COPIED_BYTES))
-    while length := original.readinto(buffer):
-        digest.update(buffer[:length])
-        copy.write(buffer[:length])
+        copy = tempfile.TemporaryFile(dir=path.parent)  # noqa: SIM115
+        digest, buffer = hashlib.sha256(), memoryview(bytearray(_COPIED_BYTES))
+        while length := original.readinto(buffer):
+            digest.update(buffer[:length])
+            copy.write(buffer[:length])
     copy.flush()
-    return digest.hexdigest()
+    return copy, digest.hexdigest()
 
 
 def store_panel(folder: Path, panel: Panel, report: DataReport) -> None:

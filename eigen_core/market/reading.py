@@ -35,8 +35,6 @@ WIDE_MEMORY_PER_BYTE = 26
 """The same for the wide layout with 6 bytes per cell. Measured: 22.3 to 23.8 for files of 61 and 21 MB."""
 # Smaller needs are not checked: torch alone takes more.
 _LEAST_BYTES = 200_000_000
-# Largest size after decompression; gzip shrinks prices to a quarter or a tenth.
-_LARGEST_RATIO, _DECOMPRESSED_BYTES = 40, 1 << 26
 
 _GZIP = b"\x1f\x8b"
 _FORMS = {"csv": r"\.(csv|tsv|txt)", "parquet": r"\.(parquet|pq)", "arrow": r"\.(feather|arrow|ipc)"}
@@ -90,18 +88,11 @@ class SourceFile:
                 raise InputError(f"{self.path} changed while it was read: start again when it is complete.")
             if not content.startswith(_GZIP):
                 return content
-            largest = _most_bytes(len(content))
-            content = gzip.GzipFile(fileobj=io.BytesIO(content)).read(min(largest, most) + 1)
+            return gzip.GzipFile(fileobj=io.BytesIO(content)).read(most + 1)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise InputError(f"{self.path} is damaged: it cannot be decompressed ({error}).") from error
         except OSError as error:
             raise InputError(_unreadable(self.path, error)) from error
-        if len(content) > largest:
-            raise InputError(
-                f"{self.path} decompresses to more than {_LARGEST_RATIO} times its size, as prices do not: correct the "
-                "file, or give it uncompressed."
-            )
-        return content
 
 
 @dataclass(frozen=True)
@@ -146,21 +137,6 @@ def symbol_in(name: str, symbol_from: str) -> str:
     pattern = pattern.replace(r"\{symbol\}", "(?P<symbol>.+?)")
     found = re.fullmatch(pattern, name, re.IGNORECASE)
     return found["symbol"] if found else ""
-
-
-def _stored_bytes(path: Path) -> int:
-    """Return a file's size; of gzip, what it says at its end about the size after decompression."""
-    with open_regular_file(path) as file:
-        packed, length = file.read(len(_GZIP)) == _GZIP, file.seek(0, 2)
-        if not packed or length < 18:
-            return length
-        file.seek(-4, 2)
-        # Modulo 4 GiB; it may be damaged, or that of the last of several parts.
-        return min(int.from_bytes(file.read(), "little"), _most_bytes(length))
-
-
-def _most_bytes(compressed: int) -> int:
-    return max(_DECOMPRESSED_BYTES, _LARGEST_RATIO * compressed)
 
 
 def _unreadable(path: Path, error: OSError) -> str:
@@ -279,14 +255,15 @@ def read_source(source: Source, market: MarketConfig, available: int) -> Iterato
     def require_memory(text: int) -> None:
         if text > most:
             raise InputError(
-                f"{source.path} holds {size(text)} of prices: reading them takes about {size(text * per_byte)} of "
-                f"memory, but only {size(available)} is available. Give fewer days or symbols, or more memory."
+                f"{source.path} holds {size(text)} of prices or more: reading them takes about "
+                f"{size(text * per_byte)} of memory, but only {size(available)} is available. Give fewer days or "
+                "symbols, or more memory."
             )
 
     def require_table(taken: int) -> None:
         require_memory(read + taken)
 
-    require_memory(sum(_stored_bytes(file.path) for file in source.files))
+    require_memory(sum(file.path.stat().st_size for file in source.files))
     read = 0
     for file in source.files:
         try:

@@ -56,7 +56,6 @@ _SENTENCES: Mapping[str, str] = {
     "ignored_files": "Ignored, since they are no price files: {ignored_files}.",
     "undated_rows": "{undated_rows:row} without a date or a symbol: dropped.",
     "duplicate_rows": "{duplicate_rows:row} repeated with the same prices: used once.",
-    "unsorted_rows": "{unsorted_rows:row} out of order: sorted by day.",
     "bars": "Aggregated {bars:intraday bar} to {formed_days:daily bar}, from midnight to midnight {clock}: first open, "
     "highest high, lowest low, last close, summed volume.",
     "empty_days": "{empty_days:day} without any price: dropped.",
@@ -72,8 +71,6 @@ _SENTENCES: Mapping[str, str] = {
     "derived": "{derived_highs:high} and {derived_lows:low} missing: taken from open and close.",
     "missing_opens": "{missing_opens:day} of prices without an open: orders fill at the close instead.",
     "adjusted_prices": "{adjusted_prices:day} of prices brought to the scale of the adjusted close.",
-    "carried_adjustments": "{carried_adjustments:day} of these without an adjusted close: adjusted by the symbol's "
-    "last factor.",
     "ended": "{ended:tradable symbol} without a price on the last day: a position in a symbol without prices for "
     "{delisting_days} days is booked at its last close less {delisting_loss}.",
     "survivors": "No tradable symbol ends before the last day: probably only survivors were chosen. A backtest on "
@@ -194,7 +191,6 @@ class DataReport:
     suspicious: tuple[SuspiciousRow, ...] = ()
     undated_rows: int = 0
     duplicate_rows: int = 0
-    unsorted_rows: int = 0
     empty_days: int = 0
     unusable_prices: int = 0
     repaired_highs: int = 0
@@ -203,7 +199,6 @@ class DataReport:
     derived_lows: int = 0
     missing_opens: int = 0
     adjusted_prices: int = 0
-    carried_adjustments: int = 0
     suspended_days: int = 0
     unknown_volumes: tuple[str, ...] = ()
     dropped_symbols: tuple[str, ...] = ()

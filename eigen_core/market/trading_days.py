@@ -84,13 +84,11 @@ def rows_of_days(parts: Sequence[FileRows], market: MarketConfig, where: str) ->
     for part in parts:
         for symbol in part.symbols:
             files[symbol] += (part.name,)
-    tables, unsorted = [], 0
+    tables = []
     for part in parts:
         times, time_zone = part.rows["timestamp"], market.time_zone
         if time_zone is None and part.vendor is not None and (times != times.dt.normalize()).any():
             time_zone = part.vendor.time_zone
-        earlier = part.rows.groupby("code")["timestamp"].diff() < pd.Timedelta(0)
-        unsorted += int(earlier.sum()) // (len(part.symbols) if part.layout == "wide" else 1)
         own = np.array([codes.get(symbol, -1) for symbol in part.symbols], dtype=np.intp)[part.rows["code"]]
         tables.append(part.rows.assign(code=own, local=_to_time_zone(part.rows, time_zone)))
     rows = pd.concat(tables, ignore_index=True)
@@ -98,7 +96,7 @@ def rows_of_days(parts: Sequence[FileRows], market: MarketConfig, where: str) ->
     if (rows["code"] < 0).any():
         rows = rows[rows["code"] >= 0]
     rows = rows.assign(utc=_to_utc(rows), day=rows["local"].dt.normalize())
-    counts: dict[str, Any] = {"files": len(parts), "rows": sum(part.read for part in parts), "unsorted_rows": unsorted}
+    counts: dict[str, Any] = {"files": len(parts), "rows": sum(part.read for part in parts)}
     counts["undated_rows"] = sum(part.undated for part in parts)
     found: tuple[SuspiciousRow, ...] = ()
     has_bars, day = _are_bars(rows), rows["day"]

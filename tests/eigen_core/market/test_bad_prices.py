@@ -102,7 +102,6 @@ CASES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "garbage parquet": (written(b"PAR1" + bytes(range(256)) + b"PAR1", "p.parquet"), "no Parquet file"),
     "parquet named csv": (lambda folder: written(GOOD, "p.parquet")(folder).rename(folder / "p.csv"), "UTF-8"),
     "damaged gzip": (written(gzip.compress(LONG.encode() * 100)[:-20], "p.csv.gz"), "is damaged"),
-    "gzip of zeros": (written(gzip.compress(bytes(70 << 20)), "p.csv.gz"), "decompresses to more than"),
     "heading of 200,000 characters": (written(f"Date,{'A' * 200_000}\n2020-01-02,1\n"), "has no headings in its"),
     "heading of 100,000 characters": (written(f"Date,{'A' * 100_000}\n2020-01-02,1\n"), "heading of 100,000 char"),
     "unknown time zone": (parquet_case(zone="Mars/Phobos"), "has an unknown time zone"),
@@ -156,9 +155,12 @@ def test_unwritable_cache_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("packed", "layout", "need"), [(False, "long", "540 MB"), (True, "long", "540 MB"), (False, "wide", r"1\.56 GB")]
+    ("packed", "layout", "held", "need"),
+    [(False, "long", "60 MB", "540 MB"), (True, "long", "22 MB", "200 MB"), (False, "wide", "60 MB", r"1\.56 GB")],
 )
-def test_prices_that_do_not_fit_are_refused_unread(tmp_path: Path, packed: bool, layout: str, need: str) -> None:
+def test_prices_that_do_not_fit_are_refused_unread(
+    tmp_path: Path, packed: bool, layout: str, held: str, need: str
+) -> None:
     text = b"date,AAA,BBB\n" + b"no row is read\n" * 4_000_000
     path = tmp_path / ("prices.csv.gz" if packed else "prices.csv")
     path.write_bytes(gzip.compress(text, 1) if packed else text)
@@ -169,7 +171,7 @@ def test_prices_that_do_not_fit_are_refused_unread(tmp_path: Path, packed: bool,
         lambda: audit_market(config, 2),
         lambda: inference_panel(config, TrainingDays("2000-01-03", "2000-12-29", 250), (), (), None),
     ):
-        with pytest.raises(InputError, match=rf"holds 60(\.\d)? MB of prices: reading them takes about {need}"):
+        with pytest.raises(InputError, match=rf"holds {held} of prices or more: reading them takes about {need}"):
             read()
 
 
@@ -219,7 +221,7 @@ def test_small_files_that_take_much_memory_are_refused_before_it(tmp_path: Path,
     memory = {"limit_gb": (before + 200_000_000) / 0.9 / 1e9}
     config = small_config(path).model_copy(update={"memory": Config(memory=memory).memory})
     reset_peak()
-    with pytest.raises(InputError, match=r"reading them takes about|decompresses to more"):
+    with pytest.raises(InputError, match="reading them takes about"):
         build_panel(config, tmp_path / "cache")
     assert peak_resident_bytes() - before < 250_000_000
 
@@ -305,7 +307,6 @@ def test_adjusted_close_scales_the_whole_bar_and_leaves_traded_value(tmp_path: P
     np.testing.assert_allclose(bars[:, 3], [10, 5, 5, 5, 2.5])
     np.testing.assert_allclose(bars / bars[:, 3:], np.tile([1, 1.2, 0.8, 1], (5, 1)))
     assert report.adjusted_prices == 4
-    assert report.carried_adjustments == 2
     volume = cleaned(tmp_path / "AAA.csv")[0].volume[:, 0]
     np.testing.assert_allclose(volume * bars[:, 3], 1_000.0)
 

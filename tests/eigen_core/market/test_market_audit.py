@@ -47,6 +47,7 @@ def test_feature_sets_are_clean_on_the_bundled_prices(features: str, data: str |
     assert (len(found.days), found.symbols) == (days, symbols)
 
 
+@pytest.mark.thorough
 @settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_feature_sets_are_clean_on_generated_prices(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:

@@ -85,8 +85,9 @@ def normalised_of(raw: NDArray[np.float64]) -> NDArray[np.float32]:
     return normalise((raw[:, column] for column in range(columns)), (days, columns, features), TRAIN)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("feature_set", ["returns", "classic"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), day=st.integers(5, DAYS - 2))
 def test_later_prices_change_nothing_before(feature_set: str, seed: int, day: int) -> None:
     generator = np.random.default_rng(seed)
@@ -99,7 +100,7 @@ def test_later_prices_change_nothing_before(feature_set: str, seed: int, day: in
     new = [after.symbols.index(symbol) for symbol in shared]
     days = slice(0, day + 1)
     np.testing.assert_array_equal(before.days, after.days)
-    for field in ("open", "high", "low", "close", "volume"):
+    for field in ("open", "high", "low", "close", "volume", "traded"):
         np.testing.assert_array_equal(getattr(before, field)[days, old], getattr(after, field)[days, new])
     raw_before, raw_after = raw_of(before, market), raw_of(after, market)
     names = feature_names(market.features, before.has_range, before.has_volume)
@@ -109,7 +110,7 @@ def test_later_prices_change_nothing_before(feature_set: str, seed: int, day: in
         np.testing.assert_array_equal(normalised_of(raw_before[:, old])[days], normalised_of(raw_after[:, new])[days])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_features_are_finite_bounded_and_zero_where_unknown(seed: int) -> None:
     prices, _ = clean_prices(random_rows(np.random.default_rng(seed)), "prices", ())

