@@ -55,10 +55,6 @@ class EpisodePlan:
     def gradient_steps(self) -> int:
         return self.epochs * self.minibatches
 
-    @property
-    def agents(self) -> slice:
-        return slice(self.first_agent, self.first_agent + len(self.starts))
-
     def rows(self, agents: slice) -> "EpisodePlan":
         first = self.first_agent + agents.start
         return replace(self, starts=self.starts[agents], lengths=self.lengths[agents], first_agent=first)
@@ -101,7 +97,6 @@ class PpoLearner(BaseLearner[Observed, Encoded]):
         learner, self._episodes = learner_settings(config, PpoConfig), config.evaluation.slices
         self._minibatches = math.ceil(task.episode_steps * self._episodes / learner.batch_size)
         super().__init__(config, task, learner.epochs * self._minibatches)
-        self._buffer: TrajectoryBuffer | None = None
 
     @staticmethod
     def heads(config: Config) -> Heads:
@@ -136,9 +131,9 @@ class PpoLearner(BaseLearner[Observed, Encoded]):
     ) -> LearningResult:
         """Train a group; an agent whose policy diverges by more than `learner.kl_limit` stops for this generation."""
         buffer = self._filled(group, plan, replay)
-        agents = range(plan.agents.start, plan.agents.stop)
         generators = [
-            keyed_generator(self._config.seed, plan.generation, "train", agent, "minibatches") for agent in agents
+            keyed_generator(self._config.seed, plan.generation, "train", plan.first_agent + agent, "minibatches")
+            for agent in range(group.size)
         ]
         counts, learning = group.state["steps"].tolist(), [True] * group.size
         left = 1.0
@@ -146,7 +141,7 @@ class PpoLearner(BaseLearner[Observed, Encoded]):
             left = max(0.0, 1.0 - (plan.generation - 1) / self._config.generations)
         rows: list[list[Tensor]] = []
         for _ in range(plan.epochs):
-            dealt = buffer.minibatches(plan.minibatches, generators, plan.agents)
+            dealt = buffer.minibatches(plan.minibatches, generators)
             for slots, counted in zip(dealt.slots.unbind(1), dealt.counted.unbind(1), strict=True):
                 minibatch = self._minibatch(buffer, replay, slots, counted)
                 rows.append(self._step(group, minibatch, counts, learning, left))
@@ -156,17 +151,13 @@ class PpoLearner(BaseLearner[Observed, Encoded]):
 
     @torch.no_grad()
     def _filled(self, group: Population, plan: EpisodePlan, replay: Replay) -> TrajectoryBuffer:
-        """Return the buffer, filled with the group's episodes, the actions' log-densities, values and advantages."""
+        """Return a buffer of the group's episodes, with the actions' log-densities, values and advantages."""
         device, task, learner = group.weights.device, self._task, self._learner
-        if self._buffer is None:
-            size = self._config.population.size
-            self._buffer = TrajectoryBuffer(task.episode_steps, size, self._episodes, _COLUMNS, device)
-        buffer = self._buffer
-        buffer.finish(plan.lengths.flatten(), plan.agents)
+        buffer = TrajectoryBuffer(task.episode_steps, plan.lengths, _COLUMNS, device)
         # Slots beyond an episode's end repeat its last step.
         steps = np.minimum(np.arange(task.episode_steps), plan.lengths[..., None] - 1)
         slots = torch.tensor((plan.starts[..., None] + steps) % replay.capacity, device=device)
-        columns = {name: buffer.by_agent(name, plan.agents) for name in (*_COLUMNS, "value")}
+        columns = {name: buffer.of_agents(name) for name in (*_COLUMNS, "value")}
         columns["slot"].copy_(slots)
         critic = task.critic_layout.views(group.weights[:, self._critic])
         actor = task.actor_layout.views(group.weights[:, self._actor])
@@ -185,13 +176,14 @@ class PpoLearner(BaseLearner[Observed, Encoded]):
                 columns[name][..., part] = values.reshape(slots[..., part].shape)
         last = task.encode(critic, task.transitions(replay, slots[..., -1], 0).next_observations)
         ends = torch.tensor(plan.lengths.flatten(), device=device)
-        column = buffer.column("value", plan.agents)
         # No `scatter_`: with more than one dimension it makes a GPU wait (see `trading.environment._leave_out_held`).
-        column[ends, torch.arange(len(ends), device=device)] = task.values(critic, last, None)[0].flatten()
+        buffer.columns["value"][ends, torch.arange(len(ends), device=device)] = task.values(critic, last, None)[
+            0
+        ].flatten()
         gamma = setting(group, learner, "gamma")
         discount = gamma[:, 0].double().repeat_interleave(self._episodes) if isinstance(gamma, Tensor) else gamma
-        buffer.estimate_advantages(discount, learner.gae_lambda, plan.agents)
-        buffer.normalise_advantages(plan.agents)
+        buffer.estimate_advantages(discount, learner.gae_lambda)
+        buffer.normalise_advantages()
         return buffer
 
     def _minibatch(

@@ -123,7 +123,7 @@ def test_an_agent_that_has_moved_too_far_keeps_its_bits() -> None:
 
 def test_an_agent_whose_divergence_overflows_stops_and_stays_finite() -> None:
     case = Case()
-    advantages = case.learner._filled(case.population, case.plan, case.replay).by_agent("advantage")
+    advantages = case.learner._filled(case.population, case.plan, case.replay).of_agents("advantage")
     # An action far out whose density can only rise.
     slot = int(case.plan.starts[0, 0]) + int(advantages[0, 0].argmax())
     case.replay.ring().columns["action"][slot % case.replay.capacity] = 1e10

@@ -17,18 +17,15 @@ from eigen_core.learning.trajectories import TrajectoryBuffer
 from eigen_core.task.replay import Column
 
 CPU = torch.device("cpu")
-COLUMNS = {
-    "reward": Column(torch.float32),
-    "terminal": Column(torch.bool),
-}
+COLUMNS = {"reward": Column(torch.float32), "terminal": Column(torch.bool)}
 
 
-def buffer_of(steps: int, agents: int, trajectories: int) -> TrajectoryBuffer:
-    buffer = TrajectoryBuffer(steps, agents, trajectories, COLUMNS, CPU)
+def buffer_of(steps: int, lengths: Sequence[int], agents: int) -> TrajectoryBuffer:
+    buffer = TrajectoryBuffer(steps, np.array(lengths).reshape(agents, -1), COLUMNS, CPU)
     # What is not stored may be anything.
     for name in ("reward", "value", "advantage", "return"):
-        buffer.column(name).fill_(torch.nan)
-    buffer.column("terminal").fill_(True)
+        buffer.columns[name].fill_(torch.nan)
+    buffer.columns["terminal"].fill_(True)
     return buffer
 
 
@@ -40,37 +37,25 @@ def trajectory_of(length: int, *key: int, terminal: bool = True) -> dict[str, Te
     }
 
 
-def fill(buffer: TrajectoryBuffer, trajectories: Sequence[dict[str, Tensor]]) -> None:
+def filled(steps: int, trajectories: Sequence[dict[str, Tensor]], agents: int) -> TrajectoryBuffer:
+    buffer = buffer_of(steps, [len(trajectory["reward"]) for trajectory in trajectories], agents)
     for number, trajectory in enumerate(trajectories):
         for name, column in trajectory.items():
-            buffer.column(name)[: len(column), number] = column
-    buffer.finish(np.array([len(trajectory["reward"]) for trajectory in trajectories]))
-
-
-@pytest.mark.parametrize(
-    ("lengths", "message"),
-    [([1, 2, 3], "3 lengths were given for 2 trajectories"), ([-1, 5], "lengths must be 0 to 4, not -1 to 5")],
-)
-def test_lengths_that_do_not_fit_are_refused_and_change_nothing(lengths: list[int], message: str) -> None:
-    buffer = buffer_of(4, 1, 2)
-    buffer.finish(np.array([4, 2]))
-    with pytest.raises(ValueError, match=message):
-        buffer.finish(np.array(lengths))
-    assert buffer.lengths.tolist() == [4, 2]
+            buffer.columns[name][: len(column), number] = column
+    return buffer
 
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 12), min_size=6, max_size=6), st.integers(1, 9))
 def test_each_step_is_in_exactly_one_minibatch_of_its_agent(lengths: list[int], count: int) -> None:
-    buffer = buffer_of(12, 3, 2)
-    buffer.finish(np.array(lengths))
-    buffer.column("reward").copy_(torch.arange(72.0).reshape(12, 6))
+    buffer = buffer_of(12, lengths, 3)
+    buffer.columns["reward"].copy_(torch.arange(72.0).reshape(12, 6))
     batches = buffer.minibatches(count, [keyed_generator(1, agent) for agent in range(3)])
     assert batches.slots.shape == batches.counted.shape == (3, count, math.ceil(24 / count))
     picked = buffer.pick(batches.slots, "reward")["reward"]
     for agent in range(3):
         own = [
-            buffer.column("reward")[:length, number] for number, length in enumerate(lengths) if number // 2 == agent
+            buffer.columns["reward"][:length, number] for number, length in enumerate(lengths) if number // 2 == agent
         ]
         found = picked[agent][batches.counted[agent]]
         assert sorted(found.tolist()) == sorted(torch.cat(own).tolist())
@@ -84,8 +69,7 @@ def test_each_step_is_in_exactly_one_minibatch_of_its_agent(lengths: list[int], 
 def test_what_a_round_takes_beside_the_buffer_does_not_grow_with_the_steps() -> None:
     peaks = []
     for steps in (256, 1_024):
-        buffer = buffer_of(steps, 2, 2)
-        fill(buffer, [trajectory_of(steps)] * 4)
+        buffer = filled(steps, [trajectory_of(steps)] * 4, 2)
         with LiveTensors() as tensors:
             peaks.append(tensors.peak_of(partial(buffer.estimate_advantages, 0.99, 0.95)))
             peaks.append(tensors.peak_of(buffer.normalise_advantages))
@@ -114,9 +98,9 @@ def slow_advantages(
     return estimates
 
 
-def stored(buffer: TrajectoryBuffer, name: str, final: int = 0) -> list[Tensor]:
-    columns = zip(buffer.column(name).T, buffer.lengths, strict=True)
-    return [column[: length + final].double() for column, length in columns]
+def stored(buffers: Sequence[TrajectoryBuffer], name: str, lengths: Sequence[int]) -> list[Tensor]:
+    columns = torch.cat([buffer.columns[name] for buffer in buffers], dim=1).T
+    return [column[:length].double() for column, length in zip(columns, lengths, strict=True)]
 
 
 EPISODE = st.tuples(st.integers(1, 25), st.booleans(), st.integers(0, 24))
@@ -134,25 +118,27 @@ def test_advantages_and_returns_equal_a_slow_loop(
         trajectory = trajectory_of(length, index, terminal=ends)
         trajectory["terminal"] |= torch.arange(length) == inside
         trajectories.append(trajectory)
-    bits = []
-    for groups in ([slice(0, 3)], [slice(0, 1), slice(1, 3)]):
-        buffer = buffer_of(STEPS, AGENTS, EACH)
-        fill(buffer, trajectories)
-        values = 3.0 * keyed_generator(3, STEPS).standard_normal((STEPS + 1, AGENTS * EACH), dtype=np.float32)
-        # What lies beyond an episode may be anything.
-        values[np.arange(STEPS + 1)[:, None] > buffer.lengths] = np.nan
-        buffer.column("value").copy_(torch.from_numpy(values))
+    bits, lengths = [], [length for length, _, _ in episodes]
+    values = 3.0 * keyed_generator(3, STEPS).standard_normal((STEPS + 1, AGENTS * EACH), dtype=np.float32)
+    # What lies beyond an episode may be anything.
+    values[np.arange(STEPS + 1)[:, None] > lengths] = np.nan
+    for groups in ([range(3)], [range(1), range(1, 3)]):
+        buffers = []
         for agents in groups:
-            buffer.estimate_advantages(discount, trace_decay, agents)
-        estimates, returns = stored(buffer, "advantage"), stored(buffer, "return")
-        for number, own_values in enumerate(stored(buffer, "value", final=1)):
+            own_part = slice(agents.start * EACH, agents.stop * EACH)
+            buffer = filled(STEPS, trajectories[own_part], len(agents))
+            buffer.columns["value"].copy_(torch.from_numpy(values[:, own_part]))
+            buffer.estimate_advantages(discount, trace_decay)
+            buffers.append(buffer)
+        estimates, returns = stored(buffers, "advantage", lengths), stored(buffers, "return", lengths)
+        for number, own_values in enumerate(stored(buffers, "value", [length + 1 for length in lengths])):
             slow = slow_advantages(trajectories[number], own_values.tolist(), discount, trace_decay)
             expected = torch.tensor(slow, dtype=torch.float64)
             torch.testing.assert_close(estimates[number], expected, rtol=1e-6, atol=1e-6)
             torch.testing.assert_close(returns[number], expected + own_values[:-1], rtol=1e-6, atol=1e-6)
-        for agents in groups:
-            buffer.normalise_advantages(agents)
-        normalised = stored(buffer, "advantage")
+        for buffer in buffers:
+            buffer.normalise_advantages()
+        normalised = stored(buffers, "advantage", lengths)
         for agent in range(AGENTS):
             own_steps = slice(agent * EACH, (agent + 1) * EACH)
             own, found = torch.cat(estimates[own_steps]), torch.cat(normalised[own_steps])
@@ -169,13 +155,12 @@ def test_the_bits_do_not_depend_on_the_number_of_threads() -> None:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
             # Enough for torch to divide the work.
-            buffer = TrajectoryBuffer(130, 400, 1, {name: COLUMNS[name] for name in ("reward", "terminal")}, CPU)
+            buffer = TrajectoryBuffer(130, np.arange(400)[:, None] % 131, COLUMNS, CPU)
             rewards = keyed_generator(1).standard_normal((130, 400), dtype=np.float32)
-            buffer.column("reward").copy_(torch.from_numpy(rewards))
-            buffer.finish(np.arange(400) % 131)
+            buffer.columns["reward"].copy_(torch.from_numpy(rewards))
             buffer.estimate_advantages(0.99, 0.95)
             buffer.normalise_advantages()
-            found.append(buffer.column("advantage").clone())
+            found.append(buffer.columns["advantage"].clone())
     finally:
         torch.set_num_threads(before)
     assert torch.equal(found[0], found[1])
