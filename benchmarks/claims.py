@@ -14,12 +14,12 @@ from eigen_core.config import Config
 from eigen_core.judging.backtest import SpanResult
 from eigen_core.judging.verdicts import Verdict, verdict_on
 from eigen_core.market import Panel, build_panel
-from eigen_core.trading import DecidedTrades, Prices, trade_accounts
 from eigen_core.trading.baselines import MatchedTraders, matched_traders
 from eigen_core.trading.equity import periods_per_year
 from eigen_core.trading.excess import excess_of_trades
 from eigen_core.trading.order_fills import OrderCosts
-from eigen_core.trading.prices import prices_of_span
+from eigen_core.trading.prices import Prices, prices_of_span
+from eigen_core.trading.trades import DecidedTrades, trade_accounts
 
 _DAYS = 251
 _FIRST, _EVERY = 300, 520

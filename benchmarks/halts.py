@@ -9,7 +9,8 @@ from benchmarks.results import Section
 from eigen_core.config import Config
 from eigen_core.generation import evaluate, start_training
 from eigen_core.market.panel import Panel, panel_of_prices
-from eigen_core.trading import Prices, TradingEnvironment
+from eigen_core.trading.environment import TradingEnvironment
+from eigen_core.trading.prices import Prices
 
 _DAYS, _ASSETS, _EPISODES, _ROUNDS = 1_500, 20, 88, 15
 

@@ -19,7 +19,8 @@ from eigen_core.market import Panel
 from eigen_core.market.build import panel_of_clean_prices, read_market
 from eigen_core.market.panel import episode_starts
 from eigen_core.networks.population import agent_groups, initial_weights
-from eigen_core.task import Rollout, Task, task_class
+from eigen_core.task import task_class
+from eigen_core.task.interface import Rollout, Task
 from eigen_core.trading.synthetic import unpredictable_prices
 
 AnyTask = Task[Any, Any]

@@ -29,7 +29,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.text import size
 from eigen_core.config.model import MemoryConfig
-from eigen_core.machine import MemoryGuardError
+from eigen_core.machine.memory_guard import MemoryGuardError
 
 RUN = "base"
 BEGUN = 2

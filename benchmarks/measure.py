@@ -14,7 +14,7 @@ from typing import ParamSpec, TypeVar
 import psutil
 import torch
 
-from eigen_core.machine import peak_resident_bytes, release_free_memory, reset_peak
+from eigen_core.machine.memory_usage import peak_resident_bytes, release_free_memory, reset_peak
 
 
 @dataclass(frozen=True)

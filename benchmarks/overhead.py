@@ -20,7 +20,7 @@ from eigen_core.checkpoint.run_contents import RunContents
 from eigen_core.checkpoint.store import LocalStore
 from eigen_core.common.process import default_cache_root
 from eigen_core.config.loading import load_config
-from eigen_core.machine import tune_allocator
+from eigen_core.machine.memory_usage import tune_allocator
 from eigen_core.run import train_run
 from eigen_core.runs.handle import Run, status_of
 from flows.server.prefect_settings import flow_environment

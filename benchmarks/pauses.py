@@ -15,7 +15,7 @@ from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.checkpoint.session import open_session
 from eigen_core.config.loading import load_config
 from eigen_core.generation import evaluate, evolve, snapshot, start_training, train
-from eigen_core.machine import release_free_memory
+from eigen_core.machine.memory_usage import release_free_memory
 from eigen_core.market import build_panel
 from eigen_core.runs.handle import Run
 

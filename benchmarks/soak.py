@@ -39,12 +39,12 @@ from eigen_core.common.records import GenerationRecord, Telemetry
 from eigen_core.config import CheckpointConfig, Config
 from eigen_core.config.loading import load_config
 from eigen_core.generation import TrainingState
-from eigen_core.machine import release_free_memory
+from eigen_core.machine.memory_usage import release_free_memory
 from eigen_core.networks.population import Population
 from eigen_core.reporting.style import BLUE, INK, figure_file, generation_axis, value_axis
 from eigen_core.runs.listener import Listener, observed_by
 from eigen_core.task.market import MarketTask
-from eigen_core.trading import TradingEnvironment
+from eigen_core.trading.environment import TradingEnvironment
 from flows.server.prefect_settings import prepare_environment
 
 LIMIT_MB = 1.0

@@ -16,14 +16,14 @@ from eigen_core.judging.backtest import PortfolioBacktest, SpanResult
 from eigen_core.judging.verdicts import Verdict, verdict_on
 from eigen_core.market import Panel
 from eigen_core.market.build import panel_of_clean_prices, read_market
-from eigen_core.trading import DecidedTrades, Prices, trade_accounts
 from eigen_core.trading.baselines import play_shifted
 from eigen_core.trading.equity import periods_per_year
 from eigen_core.trading.excess import alpha_of_days, excess_of_trades
 from eigen_core.trading.order_fills import OrderCosts
 from eigen_core.trading.portfolio import target_weights
-from eigen_core.trading.prices import prices_of_span
+from eigen_core.trading.prices import Prices, prices_of_span
 from eigen_core.trading.synthetic import coming_returns, persistent_noise, unpredictable_prices
+from eigen_core.trading.trades import DecidedTrades, trade_accounts
 
 _DAYS, _FIRST = 251, 300
 _MARKETS = 5

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from benchmarks.results import Section
 from eigen_core.config.loading import load_config
 from eigen_core.generation import TrainingState, evaluate, evolve, start_training, train
-from eigen_core.machine import tune_allocator
+from eigen_core.machine.memory_usage import tune_allocator
 from eigen_core.task import open_data
 from eigen_core.workers import LocalWorkers, WorkerExecutor
 

@@ -11,15 +11,10 @@ from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.common.records import PhaseMemory
 from eigen_core.config import Config
 from eigen_core.generation import TrainingState, resolve_device
-from eigen_core.machine import (
-    MemoryGuard,
-    MemoryGuardError,
-    MemoryReport,
-    PhaseUsage,
-    device_limit,
-    host_limits,
-    install_report_signal,
-)
+from eigen_core.machine.limits import device_limit, host_limits
+from eigen_core.machine.memory_guard import MemoryGuard, MemoryGuardError
+from eigen_core.machine.memory_report import MemoryReport, install_report_signal
+from eigen_core.machine.memory_usage import PhaseUsage
 from eigen_core.planning.memory_parts import peaks_of
 from eigen_core.planning.run_plan import RunPlan
 from eigen_core.runs.journals import write_memory_report

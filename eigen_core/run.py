@@ -25,8 +25,9 @@ from eigen_core.common.text import duration, in_words, size
 from eigen_core.config import Config
 from eigen_core.config.stored import stored_values
 from eigen_core.generation import TrainingState, record_telemetry, resolve_device, restore, snapshot, snapshot_form
-from eigen_core.machine import MemoryGuard, MemoryGuardError, release_free_memory, tune_allocator
 from eigen_core.machine.gpu import visible_gpus
+from eigen_core.machine.memory_guard import MemoryGuard, MemoryGuardError
+from eigen_core.machine.memory_usage import release_free_memory, tune_allocator
 from eigen_core.machine.performance import computing_threads
 from eigen_core.machine.profiling import profiled
 from eigen_core.memory_watch import MemoryWatch
@@ -37,7 +38,8 @@ from eigen_core.runs.evaluation_log import keep_look
 from eigen_core.runs.handle import Run
 from eigen_core.runs.journals import goodput_recorded, remember_own_settings
 from eigen_core.runs.listener import Listener, Training, active_listeners
-from eigen_core.task import TaskData, open_data
+from eigen_core.task import open_data
+from eigen_core.task.interface import TaskData
 
 if TYPE_CHECKING:
     from eigen_core.workers import LocalWorkers

@@ -18,9 +18,11 @@ from eigen_core.judging.backtest import decide_weights, task_backtest
 from eigen_core.judging.ridge import HoldingRule, fit_ridge, play_rules, tuned_buying, tuned_holding
 from eigen_core.judging.verdicts import Claim, verdict_on
 from eigen_core.learning.fitness import spread_starts
-from eigen_core.networks import AgentNetwork, portfolio_actions
-from eigen_core.trading import Prices, trade_whole_episodes
+from eigen_core.networks.actions import portfolio_actions
+from eigen_core.networks.agent import AgentNetwork
+from eigen_core.trading.environment import trade_whole_episodes
 from eigen_core.trading.portfolio import Rebalancing
+from eigen_core.trading.prices import Prices
 
 _SHARPNESS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 _SPEEDS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)

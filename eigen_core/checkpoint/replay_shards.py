@@ -39,7 +39,7 @@ from eigen_core.checkpoint.integrity import (
 from eigen_core.checkpoint.manifest import STEM, Manifest, RingEntry, ShardEntry, TensorInfo, reading_part
 from eigen_core.checkpoint.tensors import TORCH_TYPES, tensor_bytes, tensor_infos
 from eigen_core.common.files import open_regular_file
-from eigen_core.machine import lazy_zeros
+from eigen_core.machine.allocation import lazy_zeros
 
 _MAGIC = b"EIGNRING"
 _LENGTH_BYTES = 4

@@ -12,13 +12,15 @@ from torch import Tensor
 from eigen_core.common.progress import report_progress
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
-from eigen_core.learning import LearningPlan, learner_class
+from eigen_core.learning import learner_class
+from eigen_core.learning.interface import LearningPlan
 from eigen_core.learning.population_method import NOISE_FACTOR
 from eigen_core.machine.gpu import on_device
 from eigen_core.machine.performance import ThreadTrial, agents_at_once, playing_at_once
 from eigen_core.machine.reproducibility import compute_reproducibly, is_reproducible
 from eigen_core.networks.population import Population, agent_groups
-from eigen_core.task import Rollout, task_class
+from eigen_core.task import task_class
+from eigen_core.task.interface import Rollout
 from eigen_core.task.replay import Replay
 
 # Random actions are drawn from this share of an action's range, around its middle: squashing never reaches the ends.

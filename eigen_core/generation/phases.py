@@ -19,10 +19,10 @@ from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.records import GenerationRecord, HoldoutResult, ancestors_after
 from eigen_core.generation.executor import EpisodeResults, Episodes
 from eigen_core.generation.state import EvaluationResult, TrainingState
-from eigen_core.learning import Champion, GenerationResult
-from eigen_core.learning.fitness import fitness_and_scores, spread_starts
+from eigen_core.learning.fitness import Champion, fitness_and_scores, spread_starts
+from eigen_core.learning.population_method import GenerationResult
 from eigen_core.networks.population import agent_groups
-from eigen_core.task import Rollout
+from eigen_core.task.interface import Rollout
 
 
 def training_slices(state: TrainingState) -> NDArray[np.int64]:

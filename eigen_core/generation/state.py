@@ -30,7 +30,9 @@ from eigen_core.common.records import (
 )
 from eigen_core.config import Config
 from eigen_core.generation.executor import Executor, LocalExecutor
-from eigen_core.learning import Champion, MethodState, method_class
+from eigen_core.learning import method_class
+from eigen_core.learning.fitness import Champion
+from eigen_core.learning.population_method import MethodState
 from eigen_core.machine.reproducibility import arithmetic_of, warn_if_hardware_differs, warn_if_not_reproducible
 from eigen_core.networks.population import Population, initial_weights
 from eigen_core.task.replay import Replay

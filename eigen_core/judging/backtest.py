@@ -19,11 +19,11 @@ from eigen_core.judging.ridge import BuyingRule, HoldingRule, fit_ridge, tuned_b
 from eigen_core.learning import learner_class
 from eigen_core.machine.reproducibility import compute_reproducibly
 from eigen_core.market import Panel
-from eigen_core.networks import AgentNetwork, Parameters, portfolio_actions
-from eigen_core.networks.actions import AssetActions, market_actions
+from eigen_core.networks.actions import AssetActions, market_actions, portfolio_actions
+from eigen_core.networks.agent import AgentNetwork
+from eigen_core.networks.layout import Parameters
 from eigen_core.networks.population import agent_groups, initial_weights
 from eigen_core.task.portfolio import decide_scores
-from eigen_core.trading import DecidedTrades, EquityCurve, Prices, episode_times, excess_of_days, trade_accounts
 from eigen_core.trading.baselines import (
     MatchedTraders,
     active_share,
@@ -33,8 +33,9 @@ from eigen_core.trading.baselines import (
     share_of_capital,
     trades_by_score,
 )
-from eigen_core.trading.equity import Values, periods_per_year
-from eigen_core.trading.excess import alpha_of_days, excess_of_trades
+from eigen_core.trading.environment import episode_times
+from eigen_core.trading.equity import EquityCurve, Values, periods_per_year
+from eigen_core.trading.excess import alpha_of_days, excess_of_days, excess_of_trades
 from eigen_core.trading.metrics import Metrics, compute_metrics, gain_by_asset, gain_by_month
 from eigen_core.trading.order_fills import OrderCosts, fill_offset
 from eigen_core.trading.portfolio import (
@@ -44,8 +45,8 @@ from eigen_core.trading.portfolio import (
     target_weights,
     weights_accounts,
 )
-from eigen_core.trading.prices import prices_of_span
-from eigen_core.trading.trades import ROUNDING, TradedAccounts, trade_day_by_day
+from eigen_core.trading.prices import Prices, prices_of_span
+from eigen_core.trading.trades import ROUNDING, DecidedTrades, TradedAccounts, trade_accounts, trade_day_by_day
 
 Decided = TypeVar("Decided", DecidedTrades, Values)
 """Decisions of agents: trades, or target weights, float64 `[agents, days, assets]`."""

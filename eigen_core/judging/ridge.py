@@ -15,11 +15,12 @@ from torch import Tensor
 from eigen_core.config import Config
 from eigen_core.learning.fitness import spread_starts
 from eigen_core.market import Panel
-from eigen_core.trading import EpisodeSummary, Prices, TradingEnvironment
+from eigen_core.trading.environment import EpisodeSummary, TradingEnvironment
 from eigen_core.trading.equity import Values
 from eigen_core.trading.order_fills import OrderCosts, fill_offset
 from eigen_core.trading.orders import batch_slices
 from eigen_core.trading.portfolio import Rebalancing, smooth_scores, target_weights
+from eigen_core.trading.prices import Prices
 
 PENALTIES = tuple(10.0**power for power in range(7))
 _THRESHOLDS = (-10.0, 0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5)

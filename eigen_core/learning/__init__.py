@@ -4,27 +4,8 @@ from typing import cast
 
 from eigen_core.config import EvolutionConfig, LearnerConfig
 from eigen_core.config.registry import LEARNERS, METHODS, load_class
-from eigen_core.learning.fitness import Champion
-from eigen_core.learning.interface import Learner, LearningPlan, LearningResult
-from eigen_core.learning.population_method import (
-    GenerationResult,
-    MethodState,
-    NextPopulation,
-    PopulationMethod,
-)
-
-__all__ = [
-    "Champion",
-    "GenerationResult",
-    "Learner",
-    "LearningPlan",
-    "LearningResult",
-    "MethodState",
-    "NextPopulation",
-    "PopulationMethod",
-    "learner_class",
-    "method_class",
-]
+from eigen_core.learning.interface import Learner
+from eigen_core.learning.population_method import PopulationMethod
 
 
 def learner_class(config: LearnerConfig) -> type[Learner]:

@@ -24,10 +24,10 @@ from eigen_core.config import BatchLearnerConfig, BatchSamplingConfig, Config, L
 from eigen_core.learning.interface import LearningResult, learner_settings, setting
 from eigen_core.machine.gpu import CapturedStep, on_device
 from eigen_core.machine.performance import noise_at_once
-from eigen_core.networks import Policy
 from eigen_core.networks.encoders import FirstDay
+from eigen_core.networks.policies import Policy
 from eigen_core.networks.population import Population
-from eigen_core.task import BatchSampler, Encoded, Observed, Task, Transitions
+from eigen_core.task.interface import BatchSampler, Encoded, Observed, Task, Transitions
 from eigen_core.task.replay import Replay
 
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8

@@ -16,10 +16,11 @@ from eigen_core.common.records import Curve
 from eigen_core.config import Config, CounterfactualConfig
 from eigen_core.learning.base_learners import BatchLearner, StepInputs, clipped_step, scaled
 from eigen_core.learning.interface import learner_settings
-from eigen_core.networks import Heads
 from eigen_core.networks.actions import RESERVE_VALUES, ExpectedOutcomes, update_reserve
+from eigen_core.networks.policies import Heads
 from eigen_core.networks.population import Population
-from eigen_core.task import BatchSampler, Encoded, KnownOutcomes, Observed, Outcomes, Task, task_class
+from eigen_core.task import task_class
+from eigen_core.task.interface import BatchSampler, Encoded, KnownOutcomes, Observed, Outcomes, Task
 from eigen_core.task.replay import Replay
 
 

@@ -20,9 +20,9 @@ from eigen_core.common.records import Curve
 from eigen_core.config import Config, DirectConfig
 from eigen_core.learning.base_learners import BaseLearner, clipped_step, count_steps
 from eigen_core.learning.interface import LearningResult, learner_settings, setting
-from eigen_core.networks import Heads
+from eigen_core.networks.policies import Heads
 from eigen_core.networks.population import Population
-from eigen_core.task import DifferentiableGrowth, Task
+from eigen_core.task.interface import DifferentiableGrowth, Task
 from eigen_core.task.replay import Replay
 
 

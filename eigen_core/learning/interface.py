@@ -9,9 +9,9 @@ from torch import Tensor
 
 from eigen_core.common.records import Curve
 from eigen_core.config import Config, LearnerConfig
-from eigen_core.networks import Heads
+from eigen_core.networks.policies import Heads
 from eigen_core.networks.population import Population
-from eigen_core.task import Task
+from eigen_core.task.interface import Task
 from eigen_core.task.replay import Replay
 
 

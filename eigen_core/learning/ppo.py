@@ -22,9 +22,9 @@ from eigen_core.config import Config, PpoConfig
 from eigen_core.learning.base_learners import BaseLearner, bias_corrections, clipped_step, scaled
 from eigen_core.learning.interface import LearningResult, learner_settings, setting
 from eigen_core.learning.trajectories import TrajectoryBuffer
-from eigen_core.networks import Heads
+from eigen_core.networks.policies import Heads
 from eigen_core.networks.population import Population
-from eigen_core.task import Encoded, Observed, Task
+from eigen_core.task.interface import Encoded, Observed, Task
 from eigen_core.task.replay import Column, Replay
 
 _FLOAT32 = Column(torch.float32)

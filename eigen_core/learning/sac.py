@@ -20,9 +20,9 @@ from eigen_core.learning.base_learners import (
     polyak_update,
 )
 from eigen_core.learning.interface import learner_settings
-from eigen_core.networks import Heads, Policy
+from eigen_core.networks.policies import Heads, Policy
 from eigen_core.networks.population import Population
-from eigen_core.task import Encoded, Observed, Transitions
+from eigen_core.task.interface import Encoded, Observed, Transitions
 from eigen_core.task.replay import Replay
 
 

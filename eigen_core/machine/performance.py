@@ -2,7 +2,7 @@
 
 A chunk is what is computed at a time: columns, or a group of agents. A chunk size of 0 in the settings means: as many
 as fit into a fixed number of bytes. On a CPU an intermediate tensor should fit into the processor's cache, and be
-smaller than those that the allocator maps and unmaps (`eigen_core.machine.tune_allocator`). On a GPU small operations
+smaller than those that the allocator maps and unmaps (`memory_usage.tune_allocator`). On a GPU small operations
 are slow, so chunks are large; they do not depend on the GPU's memory, since bits may depend on groups there.
 """
 

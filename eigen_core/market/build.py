@@ -13,7 +13,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.process import default_cache_root
 from eigen_core.common.progress import report_progress
 from eigen_core.config import Config, MarketConfig
-from eigen_core.machine import headroom_bytes, release_free_memory
+from eigen_core.machine.memory_usage import headroom_bytes, release_free_memory
 from eigen_core.market.cleaning import CleanPrices, clean_prices, prices_fingerprint
 from eigen_core.market.events import apply_events, refuse_suspicious
 from eigen_core.market.features import PanelFeatures, Series, feature_functions, look_ahead_of_functions

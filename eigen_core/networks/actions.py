@@ -17,7 +17,7 @@ from eigen_core.config import Config
 from eigen_core.machine.reproducibility import compute_reproducibly
 from eigen_core.networks.layout import Parameters, ParameterShape, linear
 from eigen_core.networks.policies import Box
-from eigen_core.trading import EPISODE_TIME_VALUES, PORTFOLIO_VALUES
+from eigen_core.trading.environment import EPISODE_TIME_VALUES, PORTFOLIO_VALUES
 
 _SELECTION_SHARPNESS = 30.0
 _SMALLEST_RANGE = 1e-6

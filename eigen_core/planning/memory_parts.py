@@ -10,7 +10,7 @@ from eigen_core.checkpoint.store_location import is_remote
 from eigen_core.common.text import BYTES_PER_MB
 from eigen_core.config import Config
 from eigen_core.config.registry import tracker_class
-from eigen_core.machine import shares_memory
+from eigen_core.machine.allocation import shares_memory
 from eigen_core.machine.gpu import visible_gpus
 from eigen_core.machine.performance import usable_cores
 from eigen_core.planning.probe import ProbeResult

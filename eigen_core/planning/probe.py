@@ -31,14 +31,14 @@ from eigen_core.common.text import size
 from eigen_core.config import Config
 from eigen_core.generation import EvaluationResult, TrainingState, evolve, start_training
 from eigen_core.generation.phases import next_episodes
-from eigen_core.learning import Champion
-from eigen_core.machine import release_free_memory, tune_allocator
+from eigen_core.learning.fitness import Champion
 from eigen_core.machine.allocation import is_out_of_memory
-from eigen_core.machine.memory_usage import SystemMeter, own_resident_bytes
+from eigen_core.machine.memory_usage import SystemMeter, own_resident_bytes, release_free_memory, tune_allocator
 from eigen_core.machine.performance import computing_threads
 from eigen_core.networks.population import Population, agent_groups
 from eigen_core.planning.sizes import Memory
-from eigen_core.task import TaskData, open_data, task_class
+from eigen_core.task import open_data, task_class
+from eigen_core.task.interface import TaskData
 
 logger = logging.getLogger(__name__)
 

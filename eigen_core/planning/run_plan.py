@@ -19,10 +19,9 @@ from eigen_core.common.text import percent, size
 from eigen_core.config import Config
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.generation import resolve_device
-from eigen_core.machine import DeviceLimit, HostLimit, device_limit, host_limits, release_free_memory
 from eigen_core.machine.allocation import owned_bytes
-from eigen_core.machine.limits import Limit
-from eigen_core.machine.memory_usage import SystemMeter, Usage
+from eigen_core.machine.limits import DeviceLimit, HostLimit, Limit, device_limit, host_limits
+from eigen_core.machine.memory_usage import SystemMeter, Usage, release_free_memory
 from eigen_core.planning.memory_parts import (
     CUDA_CONTEXT_BYTES,
     PHASES,
@@ -35,7 +34,7 @@ from eigen_core.planning.memory_parts import (
 )
 from eigen_core.planning.probe import ProbeFailure, ProbeResult, Shape, cache_probe, cached_probe, probe
 from eigen_core.planning.sizes import DiskPlan, Memory, Sizes
-from eigen_core.task import TaskData
+from eigen_core.task.interface import TaskData
 
 logger = logging.getLogger(__name__)
 

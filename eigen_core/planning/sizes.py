@@ -16,7 +16,8 @@ from eigen_core.config import Config
 from eigen_core.learning import learner_class, method_class
 from eigen_core.machine.allocation import owned_bytes
 from eigen_core.machine.reproducibility import compute_reproducibly
-from eigen_core.task import TaskData, task_class
+from eigen_core.task import task_class
+from eigen_core.task.interface import TaskData
 from eigen_core.task.replay import Column
 
 Device = Literal["cpu", "cuda"]

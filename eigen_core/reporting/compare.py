@@ -21,7 +21,7 @@ from eigen_core.reporting.report import (
 )
 from eigen_core.reporting.report_plots import NAMES, equity_plot, variable
 from eigen_core.reporting.style import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, SKY, VERMILLION
-from eigen_core.trading import EquityCurve
+from eigen_core.trading.equity import EquityCurve
 from eigen_core.trading.metrics import Metrics
 
 COLOURS = (VERMILLION, BLUE, GREEN, PURPLE, ORANGE, SKY, INK)

@@ -46,7 +46,7 @@ from eigen_core.reporting.tables import Row, markdown_table
 from eigen_core.reporting.walk_report import WalkResult, play_walk
 from eigen_core.runs.evaluation_log import Looks
 from eigen_core.runs.handle import Run, RunStatus, status_of
-from eigen_core.trading import EquityCurve
+from eigen_core.trading.equity import EquityCurve
 from eigen_core.trading.metrics import Metrics
 
 

@@ -36,8 +36,7 @@ from eigen_core.reporting.style import (
     label_colour,
     label_ends,
 )
-from eigen_core.trading import EquityCurve
-from eigen_core.trading.equity import Values, daily_rates
+from eigen_core.trading.equity import EquityCurve, Values, daily_rates
 from eigen_core.trading.metrics import drawdowns
 
 AGENT = "Agent"

@@ -18,8 +18,7 @@ from eigen_core.judging.verdicts import Verdict, verdict_on
 from eigen_core.judging.walk_forward import Fold, Walk, folder_of
 from eigen_core.reporting.report_plots import BASELINE_COLOURS, NAMES, draw_equity
 from eigen_core.reporting.style import CHAMPION, figure_file, footnote
-from eigen_core.trading import EquityCurve
-from eigen_core.trading.equity import concat_curves, mean_curve
+from eigen_core.trading.equity import EquityCurve, concat_curves, mean_curve
 
 Values = NDArray[np.float64]
 

@@ -23,7 +23,7 @@ from eigen_core.common.records import Record, Words
 from eigen_core.common.text import percent
 
 if TYPE_CHECKING:
-    from eigen_core.machine import MemoryReport
+    from eigen_core.machine.memory_report import MemoryReport
 
 logger = logging.getLogger(__name__)
 
@@ -165,7 +165,7 @@ def requested_config(location: RunLocation, generation: int) -> dict[str, JsonVa
 def write_memory_report(location: RunLocation, report: "MemoryReport", generation: int, phase: str) -> Path:
     """Write a report to the run's folder and remove the oldest beyond 20; return the path of its markdown file."""
     # Imported here because it loads torch, which a table of runs does without.
-    from eigen_core.machine import write_report
+    from eigen_core.machine.memory_report import write_report
 
     folder = location.root / location.name / _REPORTS
     stem = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{generation:06d}-{phase or 'between'}"

@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from eigen_core.common.records import GenerationRecord, HoldoutResult, Telemetry
     from eigen_core.config import Config
     from eigen_core.generation import TrainingState
-    from eigen_core.machine import MemoryGuard, MemoryReport
+    from eigen_core.machine.memory_guard import MemoryGuard
+    from eigen_core.machine.memory_report import MemoryReport
     from eigen_core.planning.run_plan import RunPlan
     from eigen_core.runs.handle import Run
     from eigen_core.runs.journals import Start
-    from eigen_core.task import TaskData
+    from eigen_core.task.interface import TaskData
 
 
 @dataclass(frozen=True)

@@ -4,33 +4,7 @@ from typing import Any, cast
 
 from eigen_core.config import Config
 from eigen_core.config.registry import TASKS, load_class, task_choice
-from eigen_core.task.interface import (
-    BatchSampler,
-    DifferentiableGrowth,
-    Encoded,
-    KnownOutcomes,
-    Observed,
-    Outcomes,
-    Rollout,
-    Task,
-    TaskData,
-    Transitions,
-)
-
-__all__ = [
-    "BatchSampler",
-    "DifferentiableGrowth",
-    "Encoded",
-    "KnownOutcomes",
-    "Observed",
-    "Outcomes",
-    "Rollout",
-    "Task",
-    "TaskData",
-    "Transitions",
-    "open_data",
-    "task_class",
-]
+from eigen_core.task.interface import Task, TaskData
 
 
 def task_class(config: Config) -> type[Task[Any, Any]]:

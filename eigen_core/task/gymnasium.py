@@ -19,11 +19,10 @@ from eigen_core.common.text import FLOAT32_BYTES
 from eigen_core.config import ActorCriticConfig, Config
 from eigen_core.config.learning import batch_setting
 from eigen_core.machine.reproducibility import compute_reproducibly
-from eigen_core.networks import Heads, Policy
 from eigen_core.networks.agent import MlpNetwork
 from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.layout import Parameters
-from eigen_core.networks.policies import Box, Choices
+from eigen_core.networks.policies import Box, Choices, Heads, Policy
 from eigen_core.task.gymnasium_environment import (
     EnvironmentPool,
     EnvironmentSpec,

@@ -13,26 +13,25 @@ from eigen_core.common.records import Excess
 from eigen_core.config import Config, TradingConfig
 from eigen_core.machine.gpu import CapturedStep, on_device
 from eigen_core.market.panel import Panel
-from eigen_core.networks import Heads, market_actions
-from eigen_core.networks.actions import ExpectedOutcomes
+from eigen_core.networks.actions import ExpectedOutcomes, market_actions
 from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.layout import Parameters
+from eigen_core.networks.policies import Heads
 from eigen_core.task.interface import Outcomes, Rollout
 from eigen_core.task.panel import EncodedEpisodes, MarketEncoding, MarketObservation, PanelDimensions, PanelTask
 from eigen_core.task.transitions import BlockSampler, rows_of, stored_rewards
-from eigen_core.trading import (
+from eigen_core.trading.environment import (
     Decision,
     DecisionInputs,
     EpisodeSummary,
     HeldPrices,
-    Prices,
     TradingEnvironment,
-    market_gains,
-    mean_excess,
     trade_whole_episodes,
 )
+from eigen_core.trading.excess import market_gains, mean_excess
 from eigen_core.trading.order_fills import OrderCosts
 from eigen_core.trading.orders import resolve_orders, sum_of_day, trade_value
+from eigen_core.trading.prices import Prices
 
 
 class _Day(NamedTuple):

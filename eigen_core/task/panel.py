@@ -23,9 +23,11 @@ from eigen_core.market import build_panel
 from eigen_core.market.build import TrainingDays
 from eigen_core.market.features import feature_functions, feature_names
 from eigen_core.market.panel import Panel, Splits, panel_of_prices
-from eigen_core.networks import AgentNetwork, AssetActions, Heads, MarketEmbedding, SquashedGaussian
+from eigen_core.networks.actions import AssetActions
+from eigen_core.networks.agent import AgentNetwork, MarketEmbedding
 from eigen_core.networks.encoders import FirstDay, encoder_class
 from eigen_core.networks.layout import FEWEST_ROWS, Parameters, padded_outputs
+from eigen_core.networks.policies import Heads, SquashedGaussian
 from eigen_core.networks.population import agent_groups
 from eigen_core.task.interface import Rollout, Task, TaskData, Transitions
 from eigen_core.task.replay import Column, Replay
@@ -36,8 +38,8 @@ from eigen_core.task.transitions import (
     market_columns,
     stored_days,
 )
-from eigen_core.trading import episode_times
 from eigen_core.trading.baselines import fewest_days
+from eigen_core.trading.environment import episode_times
 from eigen_core.trading.equity import periods_per_year
 
 

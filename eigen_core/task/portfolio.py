@@ -11,16 +11,19 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.records import Excess
 from eigen_core.config import Config
 from eigen_core.market.panel import Panel
-from eigen_core.networks import AgentNetwork, Heads, portfolio_actions
+from eigen_core.networks.actions import portfolio_actions
+from eigen_core.networks.agent import AgentNetwork
 from eigen_core.networks.layout import Parameters
+from eigen_core.networks.policies import Heads
 from eigen_core.task.interface import Rollout
 from eigen_core.task.panel import EncodedEpisodes, PanelTask
 from eigen_core.task.transitions import rows_of
-from eigen_core.trading import Prices, mean_excess, newey_west_lags
 from eigen_core.trading.equity import periods_per_year
+from eigen_core.trading.excess import mean_excess, newey_west_lags
 from eigen_core.trading.order_fills import fill_offset
 from eigen_core.trading.orders import PERCENT
 from eigen_core.trading.portfolio import Rebalancing, equal_weights_like, move_scores, smooth_scores, target_weights
+from eigen_core.trading.prices import Prices
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from eigen_core.checkpoint.replay_shards import Ring
 from eigen_core.common.errors import InputError
-from eigen_core.machine import SharedTensor, lazy_zeros, shared_zeros
+from eigen_core.machine.allocation import SharedTensor, lazy_zeros, shared_zeros
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from eigen_core.common.errors import InputError, SchedulerLostError, UnavailableError, WorkerLostError
 from eigen_core.common.text import has_credentials
-from eigen_core.machine import SharedTensor
+from eigen_core.machine.allocation import SharedTensor
 from eigen_core.task.replay import Replay
 
 OWN_MACHINE = ""

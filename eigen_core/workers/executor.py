@@ -18,8 +18,8 @@ from eigen_core.common.progress import report_progress
 from eigen_core.config import Config
 from eigen_core.generation.executor import EpisodeResults, Episodes
 from eigen_core.generation.state import resolve_device
-from eigen_core.learning import LearningPlan
-from eigen_core.machine import shared_memory_check, shares_memory
+from eigen_core.learning.interface import LearningPlan
+from eigen_core.machine.allocation import shared_memory_check, shares_memory
 from eigen_core.machine.reproducibility import arithmetic_of
 from eigen_core.networks.population import Population
 from eigen_core.task.replay import Replay

@@ -19,8 +19,11 @@ from eigen_core.common.records import Arithmetic
 from eigen_core.config.loading import config_from_values
 from eigen_core.generation.executor import EpisodeResults, Episodes, LocalExecutor
 from eigen_core.generation.state import resolve_device
-from eigen_core.learning import LearningPlan
-from eigen_core.machine import MemoryGuard, SharedTensor, device_limit, host_limits, shared_memory_check, tune_allocator
+from eigen_core.learning.interface import LearningPlan
+from eigen_core.machine.allocation import SharedTensor, shared_memory_check
+from eigen_core.machine.limits import device_limit, host_limits
+from eigen_core.machine.memory_guard import MemoryGuard
+from eigen_core.machine.memory_usage import tune_allocator
 from eigen_core.machine.reproducibility import arithmetic_of
 from eigen_core.networks.population import Population
 from eigen_core.task import open_data

@@ -29,7 +29,7 @@ from flows.cli.console import output_console, print_json, print_line
 if TYPE_CHECKING:
     from eigen_core.config import Config
     from eigen_core.planning.run_plan import RunPlan
-    from eigen_core.task import TaskData
+    from eigen_core.task.interface import TaskData
 
 Status = Literal["ok", "warning", "failed"]
 Found = tuple[Status, str, str]
@@ -135,7 +135,7 @@ class Doctor:
         import torch
 
         from eigen_core.generation import resolve_device
-        from eigen_core.machine import device_limit
+        from eigen_core.machine.limits import device_limit
         from eigen_core.machine.performance import usable_cores
 
         device = resolve_device(self._config.device)
@@ -173,7 +173,8 @@ class Doctor:
         return "ok", f"preset {self._config.preset}: {self._opened.size}, from {source}", ""
 
     def _memory_limits(self) -> Found:
-        from eigen_core.machine import headroom_bytes, host_limits
+        from eigen_core.machine.limits import host_limits
+        from eigen_core.machine.memory_usage import headroom_bytes
 
         memory = self._config.memory
         limits = "; ".join(map(str, host_limits(memory)))

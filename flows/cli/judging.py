@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from eigen_core.reporting.compare import Account, Comparison
     from eigen_core.reporting.report import Report
     from eigen_core.reporting.walk_report import WalkResult
-    from eigen_core.trading import EquityCurve
     from eigen_core.trading.baselines import MatchedTraders
+    from eigen_core.trading.equity import EquityCurve
     from eigen_core.trading.metrics import Metrics
     from flows.cli.console import Display
 

@@ -243,7 +243,7 @@ def errors_as_stops(display: Display, run: "Run", config: "Config") -> Iterator[
     training began, else `run`. `RunTooLargeError`, and `InputError` before a training begins, are raised unchanged.
     """
     from eigen_core.checkpoint.locks import LeaseLostError
-    from eigen_core.machine import MemoryGuardError
+    from eigen_core.machine.memory_guard import MemoryGuardError
     from eigen_core.planning.run_plan import RunTooLargeError
 
     def last() -> "tuple[Run, Config]":

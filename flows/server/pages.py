@@ -14,7 +14,8 @@ from prefect.logging import get_run_logger
 from eigen_core.common.records import HoldoutResult, Telemetry
 from eigen_core.common.text import exact_clock, percent, size
 from eigen_core.config import Config
-from eigen_core.machine import MemoryGuard, MemoryReport, report_markdown
+from eigen_core.machine.memory_guard import MemoryGuard
+from eigen_core.machine.memory_report import MemoryReport, report_markdown
 from eigen_core.planning.run_plan import RunPlan
 from eigen_core.reporting import tables
 from eigen_core.runs.journals import Start, goodput

@@ -25,7 +25,7 @@ from eigen_core.common.process import set_umask, stop_requests_unmasked
 from eigen_core.config import Config, merge
 from eigen_core.config.explain import flatten
 from eigen_core.config.machine_settings import MACHINE_SETTINGS, TASK_VARIABLE, machine_values
-from eigen_core.machine import MemoryGuardError
+from eigen_core.machine.memory_guard import MemoryGuardError
 from eigen_core.planning.run_plan import RunTooLargeError
 from eigen_core.reporting.trackers import TrackerListener
 from eigen_core.run import train_run

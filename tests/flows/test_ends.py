@@ -24,7 +24,7 @@ from eigen_core.common.errors import FOLLOWS, End, InputError, Next, Stopped, en
 from eigen_core.common.files import explained
 from eigen_core.config.market import MarketConfig
 from eigen_core.judging.trust import Trial, TrustTrials
-from eigen_core.machine import MemoryGuardError
+from eigen_core.machine.memory_guard import MemoryGuardError
 from eigen_core.market.reading import find_source
 from eigen_core.planning.run_plan import RunPlan, RunTooLargeError
 from eigen_core.runs.handle import Run

@@ -23,7 +23,7 @@ from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.progress import report_progress
 from eigen_core.common.records import GenerationRecord
 from eigen_core.config import Config
-from eigen_core.machine import MemoryGuardError
+from eigen_core.machine.memory_guard import MemoryGuardError
 from eigen_core.runs.handle import status_of
 from eigen_core.runs.journals import memory_reports
 from flows.server.artifacts import artifact_key

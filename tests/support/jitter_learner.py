@@ -7,7 +7,7 @@ from torch import Tensor
 from eigen_core.common.records import Curve
 from eigen_core.config import Config
 from eigen_core.learning.base_learners import BatchLearner, StepInputs, row_norms
-from eigen_core.networks import Heads
+from eigen_core.networks.policies import Heads
 from eigen_core.networks.population import Population
 from eigen_core.task.replay import Replay
 

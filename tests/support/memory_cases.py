@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 
 from eigen_core.config.model import MemoryConfig
-from eigen_core.machine import DeviceLimit, DeviceUsage, HostLimit, MemoryGuard, MemoryReport, Usage
-from eigen_core.machine.memory_usage import SystemMeter
+from eigen_core.machine.limits import DeviceLimit, HostLimit
+from eigen_core.machine.memory_guard import MemoryGuard
+from eigen_core.machine.memory_report import MemoryReport
+from eigen_core.machine.memory_usage import DeviceUsage, SystemMeter, Usage
 
 MB = 1_000_000
 LIMIT = 1_000 * MB

@@ -8,10 +8,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eigen_core.config import Config
-from eigen_core.networks import Box, Heads, SquashedGaussian
 from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.layout import ParameterLayout, Parameters, linear, linear_shapes
-from eigen_core.networks.policies import action_shapes, policy_of
+from eigen_core.networks.policies import Box, Heads, SquashedGaussian, action_shapes, policy_of
 from eigen_core.task.gymnasium import UniformSampler
 from eigen_core.task.interface import Rollout, Task, Transitions
 from eigen_core.task.replay import Column, Replay

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from eigen_core.config import MarketConfig, TradingConfig
 from eigen_core.market.panel import Panel, Splits
-from eigen_core.trading import DecidedTrades, EquityCurve
+from eigen_core.trading.equity import EquityCurve
 from eigen_core.trading.prices import Prices, precedence_of
-from eigen_core.trading.trades import trade_day_by_day
+from eigen_core.trading.trades import DecidedTrades, trade_day_by_day
 
 CPU = torch.device("cpu")
 Array = NDArray[np.float64]

@@ -20,7 +20,7 @@ from eigen_core.checkpoint.manifest import RingEntry, ShardEntry, TensorInfo
 from eigen_core.checkpoint.replay_shards import Ring, empty_ring, read_shard, ring_columns, rows_as_bytes
 from eigen_core.checkpoint.run_directory import RunDirectory, SavedGeneration
 from eigen_core.checkpoint.snapshot import Snapshot
-from eigen_core.machine import lazy_zeros
+from eigen_core.machine.allocation import lazy_zeros
 from eigen_core.machine.memory_usage import own_resident_bytes
 
 

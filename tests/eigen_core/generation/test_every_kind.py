@@ -38,7 +38,8 @@ from eigen_core.planning.probe import measure
 from eigen_core.planning.run_plan import RunPlan
 from eigen_core.planning.sizes import Sizes
 from eigen_core.reporting.plots import write_plots
-from eigen_core.task import TaskData, open_data, task_class
+from eigen_core.task import open_data, task_class
+from eigen_core.task.interface import TaskData
 
 LEARNERS, METHODS = list(registry.LEARNERS), list(registry.METHODS)
 PORTFOLIO = {"short": 0.3, "initial_speed": 0.2}

@@ -16,10 +16,10 @@ from science_cases import random_panel, small_config
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.market import Panel, build_panel, panel_of_prices
-from eigen_core.networks import Heads
+from eigen_core.networks.policies import Heads
 from eigen_core.networks.population import initial_weights
 from eigen_core.task.market import MarketTask
-from eigen_core.trading import TradingEnvironment
+from eigen_core.trading.environment import TradingEnvironment
 
 CPU = torch.device("cpu")
 DAYS = 330

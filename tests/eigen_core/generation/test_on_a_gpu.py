@@ -17,7 +17,7 @@ from training_cases import advance, content_of, small_state
 from eigen_core.config import merge, registry
 from eigen_core.generation import TrainingState, evaluate, restore, snapshot, train
 from eigen_core.judging.backtest import MarketBacktest, PortfolioBacktest, TaskBacktest
-from eigen_core.networks import Heads
+from eigen_core.networks.policies import Heads
 from eigen_core.task import open_data, task_class
 
 pytestmark = pytest.mark.cpu

@@ -14,11 +14,11 @@ import eigen_core.learning.base_learners
 import eigen_core.learning.genetic
 from eigen_core.common.progress import progress_to
 from eigen_core.generation import TrainingState, evaluate, evolve, train
-from eigen_core.networks import AgentNetwork
+from eigen_core.networks.agent import AgentNetwork
 from eigen_core.networks.tcn import TcnEncoder
 from eigen_core.task.market import MarketTask
 from eigen_core.task.replay import Replay
-from eigen_core.trading import TradingEnvironment
+from eigen_core.trading.environment import TradingEnvironment
 
 Phase = Callable[[TrainingState], object]
 

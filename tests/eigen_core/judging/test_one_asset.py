@@ -9,7 +9,7 @@ from eigen_core.config import Config
 from eigen_core.judging.backtest import MarketBacktest, PortfolioBacktest, SpanResult
 from eigen_core.judging.verdicts import verdict_on
 from eigen_core.learning import learner_class
-from eigen_core.networks import AgentNetwork
+from eigen_core.networks.agent import AgentNetwork
 from eigen_core.networks.population import initial_weights
 from eigen_core.trading.portfolio import target_weights
 

@@ -12,7 +12,7 @@ from eigen_core.config import Config
 from eigen_core.judging.backtest import task_backtest
 from eigen_core.judging.ridge import PENALTIES, fit_ridge, tuned_buying, tuned_holding
 from eigen_core.market import Panel
-from eigen_core.trading import Prices
+from eigen_core.trading.prices import Prices
 from eigen_core.trading.synthetic import with_planted_edge
 
 DAYS, ASSETS, HELD = 1_500, 8, 5

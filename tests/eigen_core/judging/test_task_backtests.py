@@ -20,13 +20,15 @@ from eigen_core.judging.backtest import (
     orders_of_days,
 )
 from eigen_core.market import Panel
-from eigen_core.networks import AgentNetwork, Heads, portfolio_actions
+from eigen_core.networks.actions import portfolio_actions
+from eigen_core.networks.agent import AgentNetwork
+from eigen_core.networks.policies import Heads
 from eigen_core.networks.population import initial_weights
 from eigen_core.task.market import MarketTask
-from eigen_core.trading import DecidedTrades, Prices, TradedAccounts, trade_accounts
 from eigen_core.trading.baselines import baseline_curves, matched_traders
 from eigen_core.trading.environment import EpisodeSummary
-from eigen_core.trading.prices import prices_of_span
+from eigen_core.trading.prices import Prices, prices_of_span
+from eigen_core.trading.trades import DecidedTrades, TradedAccounts, trade_accounts
 
 AGENTS = 3
 

@@ -18,7 +18,8 @@ from eigen_core.learning.base_learners import BatchPlan
 from eigen_core.learning.ddpg import DdpgLearner
 from eigen_core.learning.interface import learner_settings
 from eigen_core.market import Panel
-from eigen_core.networks import AgentNetwork, ParameterLayout
+from eigen_core.networks.agent import AgentNetwork
+from eigen_core.networks.layout import ParameterLayout
 from eigen_core.networks.population import initial_weights
 from eigen_core.task.market import MarketTask
 from eigen_core.task.replay import Replay

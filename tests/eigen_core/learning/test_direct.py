@@ -20,7 +20,8 @@ from eigen_core.learning.interface import learner_settings
 from eigen_core.networks.actions import RESERVE_VALUES
 from eigen_core.networks.population import initial_weights
 from eigen_core.planning.sizes import Sizes
-from eigen_core.task import TaskData, open_data
+from eigen_core.task import open_data
+from eigen_core.task.interface import TaskData
 from eigen_core.task.portfolio import PortfolioTask
 from eigen_core.task.replay import Replay
 

@@ -14,11 +14,11 @@ from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.learning.fitness import mean_of_lowest, spread_starts
 from eigen_core.market import Panel
-from eigen_core.networks import Heads
+from eigen_core.networks.policies import Heads
 from eigen_core.networks.population import initial_weights
-from eigen_core.task import Rollout
+from eigen_core.task.interface import Rollout
 from eigen_core.task.market import MarketTask
-from eigen_core.trading import EpisodeSummary
+from eigen_core.trading.environment import EpisodeSummary
 
 CPU = torch.device("cpu")
 AGENTS = 4

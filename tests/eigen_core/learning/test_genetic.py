@@ -15,8 +15,9 @@ from science_cases import small_config
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.records import Lineage
 from eigen_core.config import GeneticConfig
-from eigen_core.learning import Champion, GenerationResult, MethodState
+from eigen_core.learning.fitness import Champion
 from eigen_core.learning.genetic import GeneticMethod, MutationState
+from eigen_core.learning.population_method import GenerationResult, MethodState
 from eigen_core.networks.population import Population
 
 STATE_FIELDS = ("first_moment", "second_moment", "critic_steps", "actor_steps")

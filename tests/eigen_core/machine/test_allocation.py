@@ -12,10 +12,9 @@ import pytest
 import torch
 from memory_cases import MB, host_bytes
 
-from eigen_core.machine import HostLimit, SharedTensor, lazy_zeros, shared_zeros, shares_memory
-from eigen_core.machine.allocation import keep_reserve
+from eigen_core.machine.allocation import SharedTensor, keep_reserve, lazy_zeros, shared_zeros, shares_memory
 from eigen_core.machine.gpu import visible_gpus
-from eigen_core.machine.limits import LimitKind
+from eigen_core.machine.limits import HostLimit, LimitKind
 from eigen_core.machine.memory_usage import own_resident_bytes, resident_part, statm
 
 SIZE = 400_000_000

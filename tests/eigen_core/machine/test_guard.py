@@ -13,16 +13,10 @@ from memory_cases import LIMIT, MB, HandClock, HandMeter, hand_guard
 
 from eigen_core.common.progress import report_progress
 from eigen_core.config.model import MemoryConfig
-from eigen_core.machine import (
-    DeviceLimit,
-    DeviceUsage,
-    HostLimit,
-    MemoryGuard,
-    MemoryGuardError,
-    Usage,
-    report_markdown,
-)
-from eigen_core.machine.limits import ControlGroup
+from eigen_core.machine.limits import ControlGroup, DeviceLimit, HostLimit
+from eigen_core.machine.memory_guard import MemoryGuard, MemoryGuardError
+from eigen_core.machine.memory_report import report_markdown
+from eigen_core.machine.memory_usage import DeviceUsage, Usage
 
 pytestmark = pytest.mark.cpu
 

@@ -13,8 +13,7 @@ from control_group_cases import VERSION_1, VERSION_2, system
 
 from eigen_core.common.errors import InputError
 from eigen_core.config.model import MemoryConfig
-from eigen_core.machine import HostLimit, device_limit, host_limits
-from eigen_core.machine.limits import ControlGroup, control_groups
+from eigen_core.machine.limits import ControlGroup, HostLimit, control_groups, device_limit, host_limits
 from eigen_core.machine.performance import computing_threads, usable_cores
 
 GB = 1_000_000_000

@@ -19,16 +19,11 @@ from memory_cases import MB
 
 from eigen_core.common.text import size
 from eigen_core.config.model import MemoryConfig
-from eigen_core.machine import (
-    MemoryGuard,
-    MemoryReport,
-    host_limits,
-    install_report_signal,
-    lazy_zeros,
-    report_markdown,
-    write_report,
-)
 from eigen_core.machine import memory_report as module
+from eigen_core.machine.allocation import lazy_zeros
+from eigen_core.machine.limits import host_limits
+from eigen_core.machine.memory_guard import MemoryGuard
+from eigen_core.machine.memory_report import MemoryReport, install_report_signal, report_markdown, write_report
 
 _ELEMENTS = 20_000_000
 

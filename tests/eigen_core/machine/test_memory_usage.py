@@ -9,8 +9,7 @@ import pytest
 import torch
 from memory_cases import host_bytes
 
-from eigen_core.machine import device_bytes
-from eigen_core.machine.memory_usage import SystemMeter, own_resident_bytes
+from eigen_core.machine.memory_usage import SystemMeter, device_bytes, own_resident_bytes
 
 BLOCK = 64 << 20
 MARGIN = 16 << 20

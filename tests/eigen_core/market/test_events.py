@@ -18,8 +18,8 @@ from eigen_core.market import build_panel
 from eigen_core.market.build import read_prices
 from eigen_core.market.cleaning import CleanPrices
 from eigen_core.market.report import DataReport
-from eigen_core.trading import Prices
 from eigen_core.trading.baselines import baseline_curves
+from eigen_core.trading.prices import Prices
 
 DAYS = business_days(60)
 DAY = f"{DAYS[30]:%Y-%m-%d}"

@@ -31,7 +31,7 @@ from eigen_core.market.features import PanelFeatures
 from eigen_core.market.panel import Splits, episode_starts
 from eigen_core.market.report import DataReport
 from eigen_core.market.trading_days import refuse_longer_bars
-from eigen_core.trading import Prices
+from eigen_core.trading.prices import Prices
 
 FIELDS = ("features", "valid", "open", "high", "low", "close", "dates")
 

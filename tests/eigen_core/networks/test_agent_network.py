@@ -9,8 +9,9 @@ from stand_in_gpu import GPU, stand_in_gpu
 from torch import Tensor
 
 from eigen_core.common.randomness import keyed_generator
-from eigen_core.networks import AgentNetwork, Heads
+from eigen_core.networks.agent import AgentNetwork
 from eigen_core.networks.layout import add_product
+from eigen_core.networks.policies import Heads
 from eigen_core.networks.population import initial_weights
 
 CPU = torch.device("cpu")

@@ -8,8 +8,8 @@ from torch.nn.functional import conv1d, pad
 
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import NetworkConfig
-from eigen_core.networks import Encoder, ParameterLayout, Parameters
-from eigen_core.networks.encoders import FilterBankEncoder
+from eigen_core.networks.encoders import Encoder, FilterBankEncoder
+from eigen_core.networks.layout import ParameterLayout, Parameters
 from eigen_core.networks.tcn import TcnEncoder, receptive_dilations
 
 WIDTH = NetworkConfig(channels=16, embedding=8)

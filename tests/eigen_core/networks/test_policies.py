@@ -19,9 +19,8 @@ from torch.distributions import (
 )
 
 from eigen_core.common.randomness import keyed_generator
-from eigen_core.networks import Box, SquashedGaussian, market_actions
-from eigen_core.networks.actions import ExpectedOutcomes, margins, update_reserve
-from eigen_core.networks.policies import Categorical
+from eigen_core.networks.actions import ExpectedOutcomes, margins, market_actions, update_reserve
+from eigen_core.networks.policies import Box, Categorical, SquashedGaussian
 
 CPU = torch.device("cpu")
 SHAPE = (3, 7, 4, 2)

@@ -23,7 +23,7 @@ from eigen_core.planning.memory_parts import Part, local_worker_count
 from eigen_core.planning.probe import ProbeFailure, ProbeResult
 from eigen_core.planning.run_plan import RunPlan, Where
 from eigen_core.planning.sizes import DiskPlan, Memory, Sizes
-from eigen_core.task import TaskData
+from eigen_core.task.interface import TaskData
 
 CONFIG = small_config(population={"size": 8}, generations=3)
 

@@ -14,7 +14,8 @@ from eigen_core.config import Config
 from eigen_core.generation import start_training
 from eigen_core.machine.memory_usage import own_resident_bytes
 from eigen_core.planning.probe import ProbeFailure, ProbeResult, cache_probe, cached_probe, measure, probe
-from eigen_core.task import TaskData, open_data
+from eigen_core.task import open_data
+from eigen_core.task.interface import TaskData
 
 MB = 1_000_000
 GYM = {

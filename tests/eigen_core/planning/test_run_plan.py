@@ -14,15 +14,16 @@ from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
-from eigen_core.machine import DeviceLimit, DeviceUsage, HostLimit, MemoryGuardError
-from eigen_core.machine.limits import ControlGroup, LimitKind
+from eigen_core.machine.limits import ControlGroup, DeviceLimit, HostLimit, LimitKind
+from eigen_core.machine.memory_guard import MemoryGuardError
+from eigen_core.machine.memory_usage import DeviceUsage
 from eigen_core.memory_watch import MemoryWatch
 from eigen_core.planning import run_plan as module
 from eigen_core.planning.memory_parts import CUDA_CONTEXT_BYTES, PHASES
 from eigen_core.planning.probe import ProbeFailure, ProbeResult
 from eigen_core.planning.run_plan import RunPlan, RunTooLargeError, plan_run, require_fit
 from eigen_core.planning.sizes import Sizes
-from eigen_core.task import TaskData
+from eigen_core.task.interface import TaskData
 from eigen_core.task.market import MarketTask
 
 pytestmark = pytest.mark.usefixtures("without_api")

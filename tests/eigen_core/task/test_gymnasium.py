@@ -19,7 +19,7 @@ from eigen_core.config import Config, PpoConfig, merge
 from eigen_core.config.loading import load_config
 from eigen_core.generation import TrainingState, evaluate, evolve, hold_out, restore, snapshot, train
 from eigen_core.generation.executor import EpisodeResults, Episodes
-from eigen_core.learning import Champion
+from eigen_core.learning.fitness import Champion
 from eigen_core.learning.interface import learner_settings
 from eigen_core.networks.population import Population
 from eigen_core.task import open_data

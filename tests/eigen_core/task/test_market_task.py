@@ -20,15 +20,17 @@ from eigen_core.config.loading import load_config
 from eigen_core.judging.backtest import decide_weights
 from eigen_core.learning.counterfactual import CounterfactualLearner
 from eigen_core.market import Panel
-from eigen_core.networks import AgentNetwork, Heads, MarketEmbedding
+from eigen_core.networks.agent import AgentNetwork, MarketEmbedding
+from eigen_core.networks.policies import Heads
 from eigen_core.networks.population import initial_weights
 from eigen_core.task import open_data
 from eigen_core.task.market import MarketTask
 from eigen_core.task.panel import EncodedEpisodes, day_runs
 from eigen_core.task.portfolio import PortfolioTask
-from eigen_core.trading import Prices, TradingEnvironment, episode_times
+from eigen_core.trading.environment import TradingEnvironment, episode_times
 from eigen_core.trading.equity import periods_per_year
 from eigen_core.trading.portfolio import Rebalancing
+from eigen_core.trading.prices import Prices
 
 CPU = torch.device("cpu")
 

@@ -15,7 +15,7 @@ from eigen_core.checkpoint.replay_shards import Ring
 from eigen_core.checkpoint.tensors import tensors_sha256
 from eigen_core.common.errors import InputError
 from eigen_core.common.randomness import keyed_generator
-from eigen_core.machine import shares_memory
+from eigen_core.machine.allocation import shares_memory
 from eigen_core.machine.memory_usage import own_resident_bytes
 from eigen_core.task.replay import Column, Replay
 from eigen_core.task.transitions import (

@@ -14,8 +14,7 @@ from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import AccountConfig, Config
 from eigen_core.market import build_panel
 from eigen_core.task import open_data
-from eigen_core.trading import EquityCurve
-from eigen_core.trading.equity import concat_curves, mean_curve, periods_per_year
+from eigen_core.trading.equity import EquityCurve, concat_curves, mean_curve, periods_per_year
 from eigen_core.trading.metrics import compute_metrics
 
 P = 252

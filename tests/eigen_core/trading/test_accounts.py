@@ -12,12 +12,11 @@ from trading_cases import CPU, SlowEpisode, decided_trades, panel_of, prices_of,
 from eigen_core.config import AccountConfig, Config, TradingConfig
 from eigen_core.judging.backtest import PortfolioBacktest
 from eigen_core.market import Panel
-from eigen_core.trading import DecidedTrades, Prices, trade_accounts
 from eigen_core.trading.metrics import gain_by_asset
 from eigen_core.trading.order_fills import fill_offset
 from eigen_core.trading.portfolio import Rebalancing, move_scores, smooth_scores, target_weights, weights_accounts
-from eigen_core.trading.prices import prices_of_span
-from eigen_core.trading.trades import ROUNDING
+from eigen_core.trading.prices import Prices, prices_of_span
+from eigen_core.trading.trades import ROUNDING, DecidedTrades, trade_accounts
 
 FILLS = ("next_open", "next_close", "same_close")
 

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from trading_cases import decided_trades, panel_of, prices_of, random_panel, suspended_market
 
 from eigen_core.config import Config, TradingConfig, merge
-from eigen_core.trading import Prices
 from eigen_core.trading.baselines import (
     MatchedTraders,
     active_share,
@@ -23,7 +22,7 @@ from eigen_core.trading.baselines import (
 )
 from eigen_core.trading.excess import excess_of_trades
 from eigen_core.trading.portfolio import equal_weights_like, weights_accounts
-from eigen_core.trading.prices import prices_of_span
+from eigen_core.trading.prices import Prices, prices_of_span
 from eigen_core.trading.trades import DecidedTrades, trade_accounts
 
 PANEL = random_panel(11, days=260, assets=8)

@@ -5,8 +5,7 @@ import pytest
 from numpy.typing import NDArray
 from trading_cases import Array
 
-from eigen_core.trading import excess_of_days, mean_excess
-from eigen_core.trading.excess import alpha_of, alpha_of_days
+from eigen_core.trading.excess import alpha_of, alpha_of_days, excess_of_days, mean_excess
 
 
 def sum_of_pairs(values: Array, day: NDArray[np.int64], lags: int) -> float:

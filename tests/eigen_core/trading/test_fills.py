@@ -13,11 +13,10 @@ from trading_cases import CPU, SlowEpisode, decided_trades, panel_of, prices_of,
 from eigen_core.common.errors import InputError
 from eigen_core.config import TradingConfig
 from eigen_core.market.trading_days import sessions_of
-from eigen_core.trading import Prices
 from eigen_core.trading.environment import trade_whole_episodes
 from eigen_core.trading.excess import excess_of_trades
 from eigen_core.trading.orders import choose_assets
-from eigen_core.trading.prices import prices_of_span
+from eigen_core.trading.prices import Prices, prices_of_span
 
 FILLS = st.sampled_from(["next_open", "next_close", "same_close"])
 

@@ -22,7 +22,8 @@ from eigen_core.common.process import code_digest
 from eigen_core.common.progress import checked_by
 from eigen_core.config import Config, registry
 from eigen_core.generation import TrainingState, evaluate, evolve, start_training, train
-from eigen_core.machine import MemoryGuardError, SharedTensor, shares_memory
+from eigen_core.machine.allocation import SharedTensor, shares_memory
+from eigen_core.machine.memory_guard import MemoryGuardError
 from eigen_core.task import open_data
 from eigen_core.workers import LocalWorkers, WorkerExecutor, workers_of
 from eigen_core.workers.connection import array_bytes, connected, key_of

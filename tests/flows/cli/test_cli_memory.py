@@ -17,7 +17,7 @@ from upload_cases import locked_by_another_process
 from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.checkpoint.session import create_run, open_session
 from eigen_core.common.records import PhaseMemory
-from eigen_core.machine import MemoryGuardError
+from eigen_core.machine.memory_guard import MemoryGuardError
 from eigen_core.runs.journals import write_memory_report
 
 MEMORY_KEYS = ["run", "state", "pid", "folder", "report", "files", "older_reports", "generations"]

@@ -20,7 +20,7 @@ from eigen_core.checkpoint.tensors import tensors_sha256
 from eigen_core.machine.reproducibility import arithmetic_of
 from eigen_core.task.replay import Replay
 from eigen_core.task.transitions import market_columns
-from eigen_core.trading import PORTFOLIO_VALUES
+from eigen_core.trading.environment import PORTFOLIO_VALUES
 from flows.server.state_directory import wait_until
 
 pytestmark = pytest.mark.thorough
