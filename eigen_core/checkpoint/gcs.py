@@ -72,106 +72,6 @@ class _ObjectExistsError(Exception):
     """The bucket's object is not of the version that the request requires (Google calls a version "generation")."""
 
 
-class GcsClient:
-    """Google's client of a bucket, which does not work after a fork.
-
-    Attributes:
-        date: time of the service's newest answer, in the form of HTTP.
-    """
-
-    def __init__(self, location: GcsLocation, retry_seconds: float) -> None:
-        endpoint = _emulator()
-        self._location = location
-        anonymous: Callable[[], Credentials] = AnonymousCredentials
-        without = anonymous(), "a client without credentials"
-        credentials, self._account = without if endpoint else find_credentials()
-        # The default timeout of google-auth is two minutes.
-        new_session: Callable[..., Any] = AuthorizedSession
-        session = new_session(credentials, refresh_timeout=_REFRESH_SECONDS)
-        session.trust_env = not endpoint
-        session.hooks["response"] = [self._note_date]
-        options = {"api_endpoint": endpoint} if endpoint else None
-        self._client = storage.Client(project="-", credentials=credentials, _http=session, client_options=options)
-        retry = DEFAULT_RETRY.with_timeout(retry_seconds)
-        self.limits = {"timeout": (_CONNECT_SECONDS, _SILENCE_SECONDS), "retry": retry}
-        self.bucket = self._client.bucket(location.bucket)
-        self.date = ""
-
-    def _note_date(self, answer: Any, **_options: object) -> None:  # noqa: ANN401 - of `requests`
-        self.date = answer.headers["Date"]
-
-    def upload(
-        self, key: str, file: BinaryIO | BufferedIOBase, size: int, version: int | None
-    ) -> tuple[int, str, int] | None:
-        """Upload a file; return the object's size (bytes), CRC-32C (base64) and version, None if the caller must retry.
-
-        Raises:
-            _ObjectExistsError: the object in the bucket is not of `version` (0: none must exist; None: not checked).
-        """
-        blob = self.bucket.blob(key, chunk_size=BLOCK)
-        with self.store_errors():
-            try:
-                blob.upload_from_file(file, size=size, if_generation_match=version, checksum="crc32c", **self.limits)
-            except GoogleAuthError:
-                raise
-            except (DataCorruption, ValueError):  # ValueError: the service has stored only a part of a block
-                return None
-            except GoogleAPICallError as error:
-                # 400: the checksum differs. 404 and 410: the service has ended the upload of a large file.
-                started = error.response is not None and error.response.request.method != "POST"
-                if error.code in (400, 410) or (error.code == 404 and started):
-                    return None
-                raise
-        return blob.size, blob.crc32c, blob.generation
-
-    def listed(self, prefix: str, delimiter: str | None = None) -> tuple[list[storage.Blob], list[str]]:
-        """Return the objects whose names start with `prefix`, or with a delimiter the folders directly below it."""
-        fields = f"{'prefixes' if delimiter else f'items({_FIELDS})'},nextPageToken"
-        with self.store_errors():
-            found = self._client.list_blobs(
-                self.bucket, prefix=prefix, delimiter=delimiter, fields=fields, page_size=_PAGE, **self.limits
-            )
-            return list(found), sorted(found.prefixes)
-
-    @contextmanager
-    def store_errors(self, name: str = "") -> Iterator[None]:
-        """Raise errors of the block as the errors that `Store` lists; `name` is the requested object, "" the bucket."""
-        try:
-            yield
-        except _FAILURES as error:
-            cause = error.cause if isinstance(error, RetryError) and error.cause is not None else error
-            raise self._store_error(cause, name) from error
-
-    def _store_error(self, error: Exception, name: str) -> Exception:
-        url, bucket, account = self._location.url, self._location.bucket, self._account
-        status, reason = _answer(error)
-        if status == 404 and name:
-            return MissingObjectError(f"{url} has no {name}")
-        if status == 404:
-            return InputError(
-                f"The store {url} cannot be used: there is no bucket '{bucket}'. Create it (gcloud storage buckets "
-                f"create gs://{bucket}) or correct its name."
-            )
-        if status == 412:
-            return _ObjectExistsError(f"{url} has this object already, in another version")
-        if status == 403:
-            return InputError(
-                f"The store {url} cannot be used: {account} may not list, read, write and delete there ({reason}). "
-                "Grant this account the role 'Storage Object User' on the bucket, or choose another store."
-            )
-        transient = isinstance(error, TransportError) or getattr(error, "retryable", False)
-        if status == 401 or (isinstance(error, GoogleAuthError) and not transient):
-            return InputError(
-                f"The store {url} cannot be used: Google refused {account} ({reason}). Create a new key file and "
-                f"set {_KEY_FILE} to its path, or unset that variable and run: gcloud auth application-default login."
-            )
-        answer = f"HTTP {status}: {reason}" if status else reason
-        return StoreUnavailableError(
-            f"{url} cannot be used now by {account} ({answer}). Check the network of this machine; the store may also "
-            "be down for a while."
-        )
-
-
 def find_credentials() -> tuple[Credentials, str]:
     """Return Google credentials and, for error messages, a description of them; send no request to the store.
 
@@ -238,24 +138,81 @@ class GcsStore(RemoteStore):
     def __init__(self, location: GcsLocation, retry_seconds: float = _RETRY_SECONDS) -> None:
         self._location = location
         self._prefix = f"{location.prefix}/" if location.prefix else ""
-        self._retry_seconds = retry_seconds
-        self._clients: dict[int, GcsClient] = {}
+        retry = DEFAULT_RETRY.with_timeout(retry_seconds)
+        self._limits = {"timeout": (_CONNECT_SECONDS, _SILENCE_SECONDS), "retry": retry}
+        # By process: Google's client does not work after a fork.
+        self._buckets: dict[int, storage.Bucket] = {}
+        self._account = ""
+        self._date = ""
 
     @property
     def url(self) -> str:
         return self._location.url
 
-    @property
-    def _client(self) -> GcsClient:
-        client = self._clients.get(os.getpid())
-        if client is None:
-            self._clients[os.getpid()] = client = GcsClient(self._location, self._retry_seconds)
-        return client
+    @contextmanager
+    def _requests(self, name: str = "") -> Iterator[storage.Bucket]:
+        """Yield the bucket; raise errors of the block as the errors that `Store` lists, or `_ObjectExistsError`.
+
+        `name` is the requested object, "" the bucket.
+        """
+        bucket = self._buckets.get(os.getpid()) or self._opened()
+        try:
+            yield bucket
+        except _FAILURES as error:
+            cause = error.cause if isinstance(error, RetryError) and error.cause is not None else error
+            raise self._store_error(cause, name) from error
+
+    def _opened(self) -> storage.Bucket:
+        endpoint = _emulator()
+        anonymous: Callable[[], Credentials] = AnonymousCredentials
+        without = anonymous(), "a client without credentials"
+        credentials, self._account = without if endpoint else find_credentials()
+        # The default timeout of google-auth is two minutes.
+        new_session: Callable[..., Any] = AuthorizedSession
+        session = new_session(credentials, refresh_timeout=_REFRESH_SECONDS)
+        session.trust_env = not endpoint
+        session.hooks["response"] = [self._note_date]
+        options = {"api_endpoint": endpoint} if endpoint else None
+        client = storage.Client(project="-", credentials=credentials, _http=session, client_options=options)
+        self._buckets[os.getpid()] = bucket = client.bucket(self._location.bucket)
+        return bucket
+
+    def _note_date(self, answer: Any, **_options: object) -> None:  # noqa: ANN401 - of `requests`
+        self._date = answer.headers["Date"]
+
+    def _store_error(self, error: Exception, name: str) -> Exception:
+        url, bucket, account = self.url, self._location.bucket, self._account
+        status, reason = _answer(error)
+        if status == 404 and name:
+            return MissingObjectError(f"{url} has no {name}")
+        if status == 404:
+            return InputError(
+                f"The store {url} cannot be used: there is no bucket '{bucket}'. Create it (gcloud storage buckets "
+                f"create gs://{bucket}) or correct its name."
+            )
+        if status == 412:
+            return _ObjectExistsError(f"{url} has this object already, in another version")
+        if status == 403:
+            return InputError(
+                f"The store {url} cannot be used: {account} may not list, read, write and delete there ({reason}). "
+                "Grant this account the role 'Storage Object User' on the bucket, or choose another store."
+            )
+        transient = isinstance(error, TransportError) or getattr(error, "retryable", False)
+        if status == 401 or (isinstance(error, GoogleAuthError) and not transient):
+            return InputError(
+                f"The store {url} cannot be used: Google refused {account} ({reason}). Create a new key file and "
+                f"set {_KEY_FILE} to its path, or unset that variable and run: gcloud auth application-default login."
+            )
+        answer = f"HTTP {status}: {reason}" if status else reason
+        return StoreUnavailableError(
+            f"{url} cannot be used now by {account} ({answer}). Check the network of this machine; the store may also "
+            "be down for a while."
+        )
 
     def time(self) -> datetime:
         self.stat("time")
-        with self._client.store_errors():
-            return parsedate_to_datetime(self._client.date)
+        with self._requests():
+            return parsedate_to_datetime(self._date)
 
     def check(self) -> None:
         late = (
@@ -294,13 +251,31 @@ class GcsStore(RemoteStore):
         source = file if moved is None else _ReportedFile(file, moved)
         for _ in range(_ATTEMPTS):
             file.seek(0)
-            stored = self._client.upload(self._prefix + name, source, sent[0], version)
-            if stored and stored[:2] == sent:
+            with self._requests() as bucket:
+                stored = bucket.blob(self._prefix + name, chunk_size=BLOCK)
+                if not self._is_uploaded(stored, source, sent[0], version):
+                    continue
+            if (stored.size, stored.crc32c) == sent:
                 return
-            if stored and version is not None:
+            if version is not None:
                 # An emulator keeps an object that arrived damaged: the retry may replace that version, and no other.
-                version = stored[2]
+                version = stored.generation
         raise self._damaged(f"store {name}")
+
+    def _is_uploaded(self, blob: storage.Blob, file: BinaryIO | BufferedIOBase, size: int, version: int | None) -> bool:
+        try:
+            blob.upload_from_file(file, size=size, if_generation_match=version, checksum="crc32c", **self._limits)
+        except GoogleAuthError:
+            raise
+        except (DataCorruption, ValueError):  # ValueError: the service has stored only a part of a block
+            return False
+        except GoogleAPICallError as error:
+            # 400: the checksum differs. 404 and 410: the service has ended the upload of a large file.
+            started = error.response is not None and error.response.request.method != "POST"
+            if error.code in (400, 410) or (error.code == 404 and started):
+                return False
+            raise
+        return True
 
     def read(self, name: str, limit: int) -> bytes:
         content = BytesIO()
@@ -316,8 +291,6 @@ class GcsStore(RemoteStore):
         """Write one version of an object to `file`, block by block, and retry if it arrives damaged."""
         for _ in range(_ATTEMPTS):
             entry, checksum = self._entry(name), 0
-            # Another object, since `entry` would download from an address that the service has given.
-            version = self._client.bucket.blob(entry.name, generation=entry.generation)
             if limit is not None and entry.size > limit:
                 raise StoreUnavailableError(f"{name} in {self.url} is longer than {limit:,} bytes, the limit")
             file.seek(0)
@@ -325,9 +298,11 @@ class GcsStore(RemoteStore):
             with suppress(MissingObjectError):  # another process has replaced the object
                 for first in range(0, entry.size, BLOCK):
                     last = min(first + BLOCK, entry.size) - 1
-                    with self._client.store_errors(name):
-                        block = version.download_as_bytes(
-                            start=first, end=last, raw_download=True, checksum=None, **self._client.limits
+                    with self._requests(name) as bucket:
+                        # Not `entry`, which would download from an address that the service has given.
+                        blob = bucket.blob(entry.name, generation=entry.generation)
+                        block = blob.download_as_bytes(
+                            start=first, end=last, raw_download=True, checksum=None, **self._limits
                         )
                     file.write(block)
                     checksum = crc32c(block, checksum)
@@ -351,24 +326,29 @@ class GcsStore(RemoteStore):
 
     def _entry(self, name: str) -> storage.Blob:
         """Return size, CRC-32C, version and time of an object."""
-        blob = self._client.bucket.blob(self._prefix + name)
-        with self._client.store_errors(name):
-            blob.reload(**self._client.limits)
+        with self._requests(name) as bucket:
+            blob = bucket.blob(self._prefix + name)
+            blob.reload(**self._limits)
         return blob
 
     def _stored(self, entry: storage.Blob) -> StoredObject:
         return StoredObject(entry.name[len(self._prefix) :], entry.size, entry.updated)
 
     def objects(self, prefix: str) -> list[StoredObject]:
-        entries, _ = self._client.listed(self._prefix + checked_prefix(prefix))
-        stored = map(self._stored, entries)
+        blobs, _ = self._listed(prefix, fields=f"items({_FIELDS}),nextPageToken")
+        stored = map(self._stored, blobs)
         return sorted((one for one in stored if not is_hidden(one.name)), key=lambda one: one.name)
 
     def folders(self, prefix: str) -> list[str]:
+        _, paths = self._listed(prefix, fields="prefixes,nextPageToken", delimiter="/")
+        names = (path[len(self._prefix + prefix) :].rstrip("/") for path in paths)
+        return sorted(name for name in names if not is_hidden(name))
+
+    def _listed(self, prefix: str, **options: str) -> tuple[list[storage.Blob], set[str]]:
         start = self._prefix + checked_prefix(prefix)
-        _, paths = self._client.listed(start, "/")
-        names = [path[len(start) :].rstrip("/") for path in paths]
-        return [name for name in names if not is_hidden(name)]
+        with self._requests() as bucket:
+            found = bucket.client.list_blobs(bucket, prefix=start, page_size=_PAGE, **options, **self._limits)
+            return list(found), found.prefixes
 
     def delete(self, names: Iterable[str]) -> None:
         checked = [checked_name(name) for name in names]
@@ -376,8 +356,8 @@ class GcsStore(RemoteStore):
             list(threads.map(self._delete, checked))
 
     def _delete(self, name: str) -> None:
-        with suppress(MissingObjectError), self._client.store_errors(name):
-            self._client.bucket.blob(self._prefix + name).delete(**self._client.limits)
+        with suppress(MissingObjectError), self._requests(name) as bucket:
+            bucket.blob(self._prefix + name).delete(**self._limits)
 
     def _damaged(self, action: str) -> StoreUnavailableError:
         return StoreUnavailableError(
