@@ -18,7 +18,6 @@ from eigen_core.checkpoint.integrity import (
     blob_name,
     checksummed,
     in_words,
-    json_sha256,
     manifest_name,
     parse_checksummed,
 )
@@ -28,20 +27,33 @@ from eigen_core.common.text import quoted
 
 STEM = re.compile(r"[a-z][a-z0-9_]{0,63}")
 """Matches allowed names of replay buffer columns, and of files without their suffix."""
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""Version 1 also had, and version 2 does not use, `_OF_VERSION_1`."""
+_OF_VERSION_1 = {"config_sha256", "seed", "raw_bytes", "compression"}
 MANIFEST_LIMIT = 64 << 20
 """Most bytes that a manifest may have."""
 
 Natural = Annotated[int, Field(ge=0, lt=10**15)]
 """A number or size (bytes) below 10^15, which every JSON reader represents exactly."""
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Compression = Literal["none", "gzip", "zstd"]
 DataType = Literal["F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL"]
 _ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 
 
 class _Entry(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class _EntryOfVersions(_Entry):
+    """Keeps the fields of version 1, so that a manifest that was read keeps its checksum."""
+
+    model_config = ConfigDict(extra="allow")
+
+    @model_validator(mode="after")
+    def _has_no_unknown_field(self) -> Self:
+        if (self.model_extra or {}).keys() - _OF_VERSION_1:
+            raise ValueError("unknown fields")
+        return self
 
 
 class Versions(_Entry):
@@ -83,7 +95,7 @@ class FileEntry(_Entry):
         return self
 
 
-class ShardEntry(_Entry):
+class ShardEntry(_EntryOfVersions):
     """A shard: consecutive rows of the replay buffer, in the order in which they were appended, stored as one blob."""
 
     first: Natural
@@ -94,10 +106,6 @@ class ShardEntry(_Entry):
     """Size of the blob, as stored (bytes)."""
     sha256: Sha256
     """SHA-256 of the blob, as stored."""
-    raw_bytes: Natural
-    """Size of the shard's content before compression (bytes)."""
-    compression: Compression
-    """Compression of the blob. Eigen reads it from the blob's first bytes, not from here."""
 
     @property
     def stop(self) -> int:
@@ -146,14 +154,14 @@ class RingEntry(_Entry):
         return sum(column.nbytes for column in self.columns)
 
 
-class Manifest(_Entry):
+class Manifest(_EntryOfVersions):
     """Lists the files of a generation, which exists in a store if and only if its manifest does.
 
     Two runs with equal results have equal entries in `files` and `ring`, except for documents that contain times;
     their `parent`, `created` and `checksum` differ.
     """
 
-    format_version: Literal[1]
+    format_version: Literal[1, 2]
     run: Words
     """Name of the run when the manifest was written."""
     generation: Natural
@@ -165,10 +173,6 @@ class Manifest(_Entry):
     """Epoch (number of the holder) of the lease on the run under which it was written; 0: without a lease."""
     config: dict[str, JsonValue]
     """The complete configuration of the run in this generation."""
-    config_sha256: Sha256
-    """SHA-256 of `config` as canonical JSON (sorted keys, no spaces)."""
-    seed: int | None
-    """Setting `seed` of `config`; null if it has none."""
     versions: Versions
     computed_by: Arithmetic | None = None
     """Processor and libraries that computed the generation; left out if unknown."""
@@ -190,8 +194,6 @@ class Manifest(_Entry):
             raise ValueError("created has no time zone")
         if self.champion_generation > self.generation:
             raise ValueError("champion_generation is above generation")
-        if json_sha256(self.config) != self.config_sha256:
-            raise ValueError("config does not match config_sha256")
         return self
 
     @property

@@ -149,9 +149,7 @@ def write_ring(ring: Ring | None, base: RingEntry | None, run: Path) -> tuple[Ri
         head = _Header(first, count, max(1, min(count, _BLOCK_BYTES // max(1, row_bytes))), columns)
         sha256, size = write_blob(run, partial(_write_shard, ring=ring, head=head))
         progress.add(count * row_bytes)
-        return ShardEntry(
-            first=first, count=count, bytes=size, sha256=sha256, raw_bytes=head.raw_bytes, compression="zstd"
-        )
+        return ShardEntry(first=first, count=count, bytes=size, sha256=sha256)
 
     with ThreadPoolExecutor(_WORKERS) as threads:
         written = list(threads.map(write, ranges))
@@ -267,8 +265,6 @@ def _read_header(stream: zstandard.ZstdDecompressionReader, entry: RingEntry, sh
         raise DamagedFileError("has an unexpected header")
     if block > 1 and block * entry.row_bytes > _LARGEST_BLOCK_BYTES:
         raise DamagedFileError(f"has blocks of more than {_LARGEST_BLOCK_BYTES:,} bytes")
-    if head.raw_bytes != shard.raw_bytes:
-        raise DamagedFileError("has another size in the manifest than its rows have")
     return head
 
 

@@ -18,7 +18,6 @@ from eigen_core.checkpoint.integrity import (
     blob_path,
     checksummed,
     document_bytes,
-    json_sha256,
     parse_document,
     write_blob,
 )
@@ -178,8 +177,6 @@ def compose_manifest(
     epoch: int,
     config: Mapping[str, JsonValue],
 ) -> Manifest:
-    values = dict(config)
-    seed = values.get("seed")
     fields: dict[str, JsonValue] = {
         "format_version": FORMAT_VERSION,
         "run": run,
@@ -187,13 +184,11 @@ def compose_manifest(
         "champion_generation": snapshot.champion_generation,
         "parent": parent,
         "epoch": epoch,
-        "config": values,
-        "config_sha256": json_sha256(values),
-        "seed": seed if isinstance(seed, int) else None,
+        "config": dict(config),
         "versions": {"eigen": __version__, "torch": torch.__version__, "python": platform.python_version()},
         "created": datetime.now(UTC).isoformat(timespec="microseconds"),
         "files": [entry.model_dump(mode="json") for entry in sorted(files, key=lambda entry: entry.name)],
-        "ring": ring.model_dump(mode="json") if ring is not None else None,
+        "ring": None if ring is None else ring.model_dump(mode="json"),
     }
     if snapshot.computed_by is not None:
         fields["computed_by"] = snapshot.computed_by.model_dump(mode="json")

@@ -18,7 +18,7 @@ from record_cases import record, telemetry
 from eigen_core.checkpoint.export import read_champion
 from eigen_core.checkpoint.integrity import blob_path
 from eigen_core.checkpoint.locks import Lease
-from eigen_core.checkpoint.manifest import Manifest
+from eigen_core.checkpoint.manifest import Manifest, manifest_bytes
 from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.session import open_session
@@ -234,6 +234,7 @@ def test_a_run_of_each_version_is_read(store: Path, tmp_path: Path, name: str) -
     loaded = RunDirectory.open(store, name).load_newest()
     assert loaded is not None
     assert loaded.snapshot.ring is not None
+    assert manifest_bytes(loaded.manifest) == (store / name / loaded.manifest.name).read_bytes()
     export_champion(str(store), name, tmp_path / "champion.safetensors")
     weights, config, _ = read_champion(tmp_path / "champion.safetensors")
     assert weights.isfinite().all()
