@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from types import FrameType
@@ -29,9 +29,7 @@ from eigen_core.runs.listener import Listener
 
 if TYPE_CHECKING:
     from eigen_core.common.records import GenerationRecord, Telemetry
-    from eigen_core.config import Config
     from eigen_core.planning.run_plan import RunPlan
-    from eigen_core.runs.handle import Run
     from eigen_core.runs.journals import Start
     from eigen_core.runs.listener import Training
 
@@ -104,16 +102,14 @@ class Display(Listener):
 
     Attributes:
         describes: whether to print the data and the plan of the next run that is prepared; False after that run.
-        headings: line to print when the training of a run starts, by the run's name.
-        trained: run and configuration that is being trained, or was trained last; None before the first.
+        has_begun: whether a training has started.
     """
 
     def __init__(self, console: Console, signals: StopSignals | None = None) -> None:
         self.console = console
         self.signals = signals or StopSignals()
         self.describes = False
-        self.headings: Mapping[str, str] = {}
-        self.trained: tuple[Run, Config] | None = None
+        self.has_begun = False
         self._steps = 0
 
     def __enter__(self) -> Self:
@@ -128,9 +124,7 @@ class Display(Listener):
         self.describes = False
 
     def begun(self, training: "Training", starts: "Sequence[Start]") -> None:  # noqa: ARG002
-        self.trained = training.run, training.config
-        if training.run.name in self.headings:
-            print_line(self.console, self.headings[training.run.name])
+        self.has_begun = True
         self.started(training.state.generation, training.config.generations)
 
     def phase_started(self, generation: int, phase: str) -> None:  # noqa: ARG002

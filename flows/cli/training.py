@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -164,10 +164,9 @@ def _train(config: "Config", run: "Run", display: Display) -> None:
             with progress_to(display):
                 display.announce("reading the data")
                 display.describe(*require_trainable(config, run))
-            train_as_flows([(run, config)], display)
+            train_as_flow(run, config, display)
         else:
-            display.describes = True
-            train_here([(run, config)], display)
+            train_here(run, config, display)
     print_ending(console, run.refresh().status(), "is finished")
     if with_server:
         print_run_page(console, run.name)
@@ -197,23 +196,23 @@ def _shown_on(display: Display, run: "Run", config: "Config") -> Iterator[None]:
         root.removeHandler(handler)
 
 
-def train_here(runs: "Sequence[tuple[Run, Config]]", display: Display) -> None:
-    """Train runs one after another in this process, without a Prefect server; raise `Stopped` if one ends early."""
+def train_here(run: "Run", config: "Config", display: Display) -> None:
+    """Train a run in this process, without a Prefect server; raise `Stopped` if it ends early."""
     from eigen_core.reporting.trackers import TrackerListener
     from eigen_core.run import train_run
     from eigen_core.runs.journals import forget_stops_and_attempts
 
     display.announce("reading the data")
-    with _shown_on(display, *runs[0]):
-        for run, config in runs:
-            if run.exists:
-                forget_stops_and_attempts(run.location)
-            with TrackerListener(config, run.location, logging.getLogger("eigen_core").warning) as tracking:
-                train_run(config, run, listeners=[tracking])
+    display.describes = True
+    with _shown_on(display, run, config):
+        if run.exists:
+            forget_stops_and_attempts(run.location)
+        with TrackerListener(config, run.location, logging.getLogger("eigen_core").warning) as tracking:
+            train_run(config, run, listeners=[tracking])
 
 
-def train_as_flows(runs: "Sequence[tuple[Run, Config]]", display: Display) -> None:
-    """Train runs one after another as flow runs of the configured server; raise `Stopped` if one ends early."""
+def train_as_flow(run: "Run", config: "Config", display: Display) -> None:
+    """Train a run as a flow run of the configured server; raise `Stopped` if it ends early."""
     display.announce("starting Prefect")
     # This import adds Prefect's handlers; the console handler is removed below, before anything is logged.
     import prefect.main  # noqa: F401
@@ -225,53 +224,49 @@ def train_as_flows(runs: "Sequence[tuple[Run, Config]]", display: Display) -> No
     from flows.server.flow_runs import RUNNING_NAME
     from flows.server.flows import train_flow
 
-    with _shown_on(display, *runs[0]):
-        for run, config in runs:
-            ended = train_flow(config, run.name, return_state=True)
-            if ended.is_cancelled():
-                raise Stopped(f"{ended.message} {_where_it_stands(run, config)}")
-            ended.result()
-            if ended.name == RUNNING_NAME:
-                raise InputError(str(ended.message))
+    with _shown_on(display, run, config):
+        ended = train_flow(config, run.name, return_state=True)
+        if ended.is_cancelled():
+            raise Stopped(f"{ended.message} {_where_it_stands(run, config)}")
+        ended.result()
+        if ended.name == RUNNING_NAME:
+            raise InputError(str(ended.message))
 
 
 @contextmanager
 def errors_as_stops(display: Display, run: "Run", config: "Config") -> Iterator[None]:
     """Raise `Stopped` for Ctrl-C, the memory guard, non-finite numbers and failures of disks, stores and workers.
 
-    Its message names the newest checkpoint on this machine, and the command that continues the run: the last one whose
-    training began, else `run`. `RunTooLargeError`, and `InputError` before a training begins, are raised unchanged.
+    Its message names the newest checkpoint on this machine, and the command that continues the run. `RunTooLargeError`,
+    and `InputError` before the training begins, are raised unchanged.
     """
     from eigen_core.checkpoint.locks import LeaseLostError
     from eigen_core.machine.memory_guard import MemoryGuardError
     from eigen_core.planning.run_plan import RunTooLargeError
 
-    def last() -> "tuple[Run, Config]":
-        return display.trained or (run, config)
-
     try:
         yield
     except KeyboardInterrupt:
-        raise Stopped(f"Stopped. {_where_it_stands(*last())}") from None
+        raise Stopped(f"Stopped. {_where_it_stands(run, config)}") from None
     except MemoryGuardError as error:
-        raise StoppedByMemory(f"{error} {_memory_report(*last())} {_where_it_stands(*last())}") from error
+        raise StoppedByMemory(f"{error} {_memory_report(run, config)} {_where_it_stands(run, config)}") from error
     except RunTooLargeError:
         raise
     except (InputError, StoreUnavailableError, LeaseLostError, SchedulerLostError, WorkerLostError) as error:
-        if isinstance(error, InputError) and display.trained is None:
+        if isinstance(error, InputError) and not display.has_begun:
             raise
         # Once a run trains, its input was valid: the cause is another one, such as a full disk.
-        raise Stopped(f"{error} {_where_it_stands(*last())}") from error
+        raise Stopped(f"{error} {_where_it_stands(run, config)}") from error
     except FloatingPointError as error:
         # The same computation from the same checkpoint ends in the same way.
         raise Stopped(
             f"{error} A resume would end in the same way: correct the cause, or train another run with other "
-            f"settings. {_what_is_saved(last()[0])}."
+            f"settings. {_what_is_saved(run)}."
         ) from error
     except OSError as error:
-        raise Stopped(f"{type(error).__name__}: {error}. {_where_it_stands(*last())}") from error
+        raise Stopped(f"{type(error).__name__}: {error}. {_where_it_stands(run, config)}") from error
     except Exception as error:
-        error.add_note(_where_it_stands(*last()))
+        error.add_note(_where_it_stands(run, config))
         raise
 
 

@@ -1,6 +1,5 @@
 """The command `eigen walk`: a run for each fold (days to train on, days that follow), and the account of all folds."""
 
-from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,19 +7,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from eigen_core.common.errors import FOLLOWS, InputError, Next, Stopped
-from eigen_core.common.progress import progress_to
+from eigen_core.checkpoint.store import check_run_name
+from eigen_core.common.errors import InputError
 from eigen_core.common.text import percent
-from flows.cli import run_jobs, training
-from flows.cli.common import Json, RunOptions, RunsOn, examples, number, option, run_options
-from flows.cli.console import PlainTable, attributes, output_console, print_fact, print_line, print_result
+from flows.cli import run_jobs
+from flows.cli.common import Json, RunOptions, RunsOn, examples, number, option, require_addresses, run_options
+from flows.cli.console import (
+    PlainTable,
+    attributes,
+    output_console,
+    print_fact,
+    print_line,
+    print_result,
+    progress_shown,
+)
 from flows.cli.judging import COMPARED, account_document, accounts_of, print_metrics
 from flows.cli.plan import refused_with_its_plan, require_trainable
-from flows.cli.run_jobs import IsStopped, RunJob, Train
+from flows.cli.run_jobs import IsStopped, RunJob, Train, run_job
 
 if TYPE_CHECKING:
     from eigen_core.config import Config
-    from eigen_core.judging.walk_forward import Walk
     from eigen_core.reporting.walk_report import WalkResult
 
 
@@ -91,7 +97,7 @@ def walk(
     folds: Annotated[int, number("Number of folds.", most=1_000)] = 6,
     seeds: Annotated[int, number("Runs of each fold, with different seeds.", most=1_000)] = 1,
     span_days: Annotated[int | None, number("Days that each fold trades.", shown="market.holdout_days")] = None,
-    jobs: Annotated[int | None, number("Runs trained at a time, each in another process.", most=1_000)] = None,
+    jobs: Annotated[int, number("Runs trained at a time, each in a process of its own.", most=1_000)] = 1,
     runs_on: RunsOn = None,
     train_days: Annotated[
         str, option("N|growing", "Training days of each fold; growing: all days before its validation.")
@@ -107,16 +113,41 @@ def walk(
         given.append(f"market.holdout_days={span_days}")
     console = Console(stderr=True) if as_json else output_console()
     config = load_config(options.preset, given)
+    check_run_name(name)
     run_jobs.refuse_two_schedulers(config, runs_on)
-    planned = partial(_planned, name, config, folds, _train_days(train_days), seeds)
-    if jobs is None and runs_on is None:
-        trained = _train_one_by_one(planned, name, config, console)
-    else:
-        trained = _train_side_by_side(planned, options.preset, given, jobs or 1, runs_on, partial(print_line, console))
+    days = _train_days(train_days)
+    require_addresses()
+    from eigen_core.judging.walk_forward import folder_of, plan_walk, require_same_walk, save_walk, with_purge
+    from eigen_core.market import build_panel
     from eigen_core.reporting.report import report_of_walk, report_page, write_page
     from eigen_core.reporting.walk_report import play_walk, write_walk
+    from eigen_core.runs.handle import Run
 
-    result = play_walk(trained)
+    with progress_shown(console) as display:
+        config = with_purge(
+            config, config.market.purge_days if "purge_days" in config.market.model_fields_set else None
+        )
+        planned = plan_walk(name, config, build_panel(config)[0].dates, folds, train_days=days, seeds=seeds)
+        require_same_walk(planned)
+        runs = [(Run.of(one, run), one) for run, one in planned.runs()]
+        left = [(run, one) for run, one in runs if not run.is_finished(one)]
+        if left and runs_on is None:
+            with refused_with_its_plan(left[0][1], console):
+                display.describe(*require_trainable(left[0][1], left[0][0]))
+    folder = folder_of(planned)
+
+    def train(run: RunJob, train: Train, is_stopped: IsStopped) -> None:
+        log, market = folder / f"{run.name}.log", run.config.market
+        print_line(console, f"{run.name} begins: its prices end on {market.last_date}")
+        run_jobs.require_trained(run, train(run, log, is_stopped), log, "walk")
+        print_line(console, f"{run.name} is finished")
+
+    with run_jobs.job_executor(jobs, runs_on) as in_threads:
+        save_walk(planned)
+        folder.mkdir(parents=True, exist_ok=True)
+        jobs_left = (run_job(run.name, options.preset, [*given, *_own_settings(one)]) for run, one in left)
+        in_threads(partial(train, job) for job in jobs_left)
+    result = play_walk(planned)
     folder = write_walk(result)
     write_page(report_page(report_of_walk(result)), folder / "report.html")
     print_result(as_json, walk_document, print_walk, result, folder)
@@ -128,78 +159,6 @@ def _train_days(text: str) -> int | None:
     if not text.isdecimal():
         raise InputError(f"--train-days {text}: give a number of days, or growing.")
     return int(text)
-
-
-def _planned(name: str, config: "Config", folds: int, train_days: int | None, seeds: int) -> "Walk":
-    from eigen_core.judging.walk_forward import plan_walk, with_purge
-    from eigen_core.market import build_panel
-
-    config = with_purge(config, config.market.purge_days if "purge_days" in config.market.model_fields_set else None)
-    return plan_walk(name, config, build_panel(config)[0].dates, folds, train_days=train_days, seeds=seeds)
-
-
-def _train_one_by_one(planned: "Callable[[], Walk]", name: str, config: "Config", console: Console) -> "Walk":
-    with training.prepared_to_train(name, config.checkpoint, console) as display:
-        display.announce("reading the data")
-        with progress_to(display):
-            walk = planned()
-        from eigen_core.judging.walk_forward import require_same_walk, save_walk
-        from eigen_core.runs.handle import Run
-
-        require_same_walk(walk)
-        runs = ((Run.of(settings, run), settings) for run, settings in walk.runs())
-        left = [(run, settings) for run, settings in runs if not run.is_finished(settings)]
-        if not left:
-            save_walk(walk)
-            return walk
-        run, settings = left[0]
-        with_server = training.answering_server()
-        with refused_with_its_plan(settings, console):
-            with progress_to(display):
-                display.describe(*require_trainable(settings, run))
-            save_walk(walk)
-            display.headings = {
-                walk.run_of(fold, seed): f"{walk.run_of(fold, seed)}: trained to {fold.train.last}, plays {fold.played}"
-                for fold in walk.folds
-                for seed in walk.all_seeds
-            }
-            try:
-                train = training.train_as_flows if with_server else training.train_here
-                train(left, display)
-            except Stopped as stop:
-                if FOLLOWS[stop.end]["walk"] is not Next.RETRY:
-                    raise
-                raise type(stop)(f"{stop} Run the same command again to continue the walk.") from stop
-    return walk
-
-
-def _train_side_by_side(
-    planned: "Callable[[], Walk]",
-    preset: str | None,
-    given: Sequence[str],
-    jobs: int,
-    runs_on: str | None,
-    say: Callable[[str], None],
-) -> "Walk":
-    walk = planned()
-    from eigen_core.judging.walk_forward import folder_of, save_walk
-    from eigen_core.runs.handle import Run
-
-    folder = folder_of(walk)
-
-    runs = [run_jobs.run_job(run, preset, [*given, *_own_settings(config)]) for run, config in walk.runs()]
-
-    def train_run(run: RunJob, train: Train, is_stopped: IsStopped) -> None:
-        say(f"{run.name} begins")
-        log = folder / f"{run.name}.log"
-        run_jobs.require_trained(run, train(run, log, is_stopped), log, "walk")
-        say(f"{run.name} is finished")
-
-    with run_jobs.job_executor(jobs, runs_on) as in_threads:
-        save_walk(walk)
-        folder.mkdir(parents=True, exist_ok=True)
-        in_threads(partial(train_run, run) for run in runs if not Run.of(run.config, run.name).is_finished(run.config))
-    return walk
 
 
 def _own_settings(config: "Config") -> list[str]:

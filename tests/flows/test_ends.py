@@ -161,7 +161,7 @@ def test_what_follows_in_a_sweep(end: End, trainer: Trainer) -> None:
 def test_what_follows_in_a_walk(end: End, trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eigen_core.reporting.walk_report.play_walk", Mock(side_effect=InputError("All are trained.")))
     monkeypatch.setattr(Run, "is_finished", lambda run, _: run.name in trainer.trained)
-    command = ["walk", "mine", "--folds", "2", "--generations", "1", *SETTINGS, "--jobs", "1"]
+    command = ["walk", "mine", "--folds", "2", "--generations", "1", *SETTINGS]
     first = eigen(*command, code=1)
     again = "Run the same command again to continue." in first.stderr
     assert again is (FOLLOWS[end]["walk"] is Next.RETRY)
@@ -169,20 +169,6 @@ def test_what_follows_in_a_walk(end: End, trainer: Trainer, monkeypatch: pytest.
     assert trainer.begun[0] == "mine-fold-1-seed-1" not in trainer.trained
     assert "All are trained." in eigen(*command, code=2).stderr
     assert sorted(trainer.trained) == ["mine-fold-1-seed-1", "mine-fold-2-seed-1"]
-
-
-@pytest.mark.parametrize("error", ["diverged", "guard", "disk full for the system", "interrupted"])
-@pytest.mark.usefixtures("user_folder")
-def test_a_walk_in_one_process_asks_for_the_same_command_only_if_that_may_help(
-    error: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    end, make = ERRORS[error]
-    monkeypatch.setattr("flows.cli.walk.require_trainable", Mock(return_value=([], None)))
-    monkeypatch.setattr("flows.cli.console.Display.describe", Mock())
-    monkeypatch.setattr("eigen_core.run.train_run", Mock(side_effect=make()))
-    ended = eigen("walk", "mine", "--folds", "2", "--generations", "1", *SETTINGS)
-    assert ended.exit_code != 0
-    assert ("Run the same command again" in ended.stderr) is (FOLLOWS[end]["walk"] is Next.RETRY)
 
 
 @each_error

@@ -132,7 +132,7 @@ def test_a_run_with_all_its_generations_here_alone_is_not_finished(
 
 def test_a_resume_works_in_the_folder_that_it_is_given(finished_here: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[tuple[Run, Config]] = []
-    monkeypatch.setattr("flows.cli.training.train_here", lambda runs, _: begun.extend(runs))
+    monkeypatch.setattr("flows.cli.training.train_here", lambda run, config, _: begun.append((run, config)))
     monkeypatch.setattr("flows.cli.training.print_ending", lambda *_: None)
     command = ["resume", "run", "--store", finished_here.checkpoint.store]
     eigen(*command, code=0)

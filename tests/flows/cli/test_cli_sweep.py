@@ -193,7 +193,7 @@ def test_a_walk_that_is_cancelled_in_its_page_ends_with_a_sentence(
     assert process.returncode == 1
     said = " ".join(error.split())
     assert "It was cancelled. The last checkpoint is generation" in said
-    assert "Run the same command again to continue the walk." in said
+    assert "Run the same command again to continue." in said
     assert "Traceback" not in error
     assert after is not None
     assert after.is_cancelled()
