@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from checkpoint_samples import CONFIG, new_run, sample, saved_run
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eigen_core.checkpoint.run_contents import list_runs
@@ -72,6 +72,7 @@ def test_the_folder_on_this_machine_is_a_folder() -> None:
         run_root("gs://bucket", "gs://other")
 
 
+@settings(max_examples=20)
 @given(st.text(max_size=30))
 def test_whatever_is_given_is_a_store_or_a_sentence(store: str) -> None:
     for text in (store, f"gs://{store}", f"gs://bucket/{store}", f"file://{store}"):

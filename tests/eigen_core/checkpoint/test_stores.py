@@ -413,7 +413,7 @@ import sys
 from pathlib import Path
 from eigen_core.checkpoint.store import LocalStore
 store = LocalStore(Path(sys.argv[1]))
-for turn in range(150):
+for turn in range(40):
     store.put(f"first/blobs/{sys.argv[2]}/{turn % 3}", b"x")
     store.delete([f"first/blobs/{sys.argv[2]}/{turn % 3}"])
 """

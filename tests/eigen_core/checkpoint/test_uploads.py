@@ -269,7 +269,8 @@ def test_the_end_waits_for_the_last_generation(machine: Machine) -> None:
         assert f"{RUN}/plots/a.png" in machine.memory.content
 
 
-def test_whoever_waits_for_the_end_shortens_a_long_pause(machine: Machine) -> None:
+def test_whoever_waits_for_the_end_shortens_a_long_pause(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads, "_MOST_RETRY_SECONDS_AT_END", 0.1)
     uploader = machine.uploader_in_a_thread()
     machine.memory.refusal = REFUSED
     uploader.add(commit(machine.directory, 1))

@@ -15,9 +15,9 @@ from eigen_core import generation
 from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.checkpoint.session import RunSession
 from eigen_core.common.progress import report_progress
+from eigen_core.run import train_run
 from eigen_core.runs import journals
 from eigen_core.runs.handle import Run, status_of
-from flows.server.flows import train_flow
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -100,7 +100,6 @@ def test_every_step_of_a_loop_is_a_heartbeat(location: RunLocation, monkeypatch:
     assert not heartbeat.exists()
 
 
-@pytest.mark.usefixtures("prefect_api")
 @pytest.mark.thorough
 def test_a_run_that_was_interrupted_shows_what_it_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config, ended = small_flow_config(tmp_path, generations=2), list[bool]()
@@ -108,7 +107,7 @@ def test_a_run_that_was_interrupted_shows_what_it_cost(tmp_path: Path, monkeypat
     with monkeypatch.context() as patch:
         # Waiting for a store is no work that an interruption could lose.
         patch.setattr(RunSession, "uploads", lambda _: ended.append(not heartbeat.exists()))
-        assert train_flow(config, "run", return_state=True).is_completed()
+        assert train_run(config, Run.of(config, "run"))
     assert ended[-1]
     untouched = status_of(str(tmp_path), "run").goodput
     assert untouched is not None
@@ -122,8 +121,9 @@ def test_a_run_that_was_interrupted_shows_what_it_cost(tmp_path: Path, monkeypat
     more = config.model_copy(update={"generations": 3})
     with monkeypatch.context() as patch:
         patch.setattr(generation, "evolve", fail)
-        assert train_flow(more, "run", return_state=True).is_failed()
-    assert train_flow(more, "run", return_state=True).is_completed()
+        with pytest.raises(RuntimeError, match="full of holes"):
+            train_run(more, Run.of(more, "run"))
+    assert train_run(more, Run.of(more, "run"))
     status = status_of(str(tmp_path), "run")
     assert status.goodput is not None
     assert status.goodput.interruptions == 1
