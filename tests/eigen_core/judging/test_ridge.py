@@ -1,11 +1,13 @@
 """The baseline `ridge`: what it fits, that it finds an edge, and that it knows nothing of the holdout."""
 
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import Ridge
 from trading_cases import CPU, panel_of
 
 from eigen_core.config import Config
@@ -66,15 +68,22 @@ def test_it_is_the_regression_of_gains_beyond_the_mean_of_the_day_chosen_in_vali
         return inputs.reshape(-1, inputs.shape[2]), target[decided].ravel()
 
     (inputs, gained), (tested, expected) = rows(panel.splits.train), rows(panel.splits.validation)
-    centred = inputs - inputs.mean(axis=0)
-    solved = [
-        np.linalg.solve(centred.T @ centred + penalty * np.eye(inputs.shape[1]), centred.T @ (gained - gained.mean()))
-        for penalty in PENALTIES
-    ]
-    errors = [((gained.mean() + (tested - inputs.mean(axis=0)) @ one - expected) ** 2).mean() for one in solved]
-    scores = centred @ solved[int(np.argmin(errors))]
+    models = [Ridge(alpha=penalty).fit(inputs, gained) for penalty in PENALTIES]
+    best = min(models, key=lambda model: np.square(model.predict(tested) - expected).mean())
+    scores = best.predict(inputs) - gained.mean()
     found = fit_ridge(panel, config)
-    np.testing.assert_allclose(inputs @ found.coefficients + found.intercept, scores / scores.std(), atol=1e-6)
+    np.testing.assert_allclose(inputs @ found.coefficients + found.intercept, scores / scores.std(), atol=1e-9)
+
+
+def test_it_makes_no_copy_of_all_features_in_float64() -> None:
+    features = np.random.default_rng(3).normal(size=(DAYS, ASSETS, 500)).astype(np.float32)
+    panel = replace(market(), features=features)
+    tracemalloc.start()
+    score = fit_ridge(panel, config_of("market")).of(panel)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert score.shape == (DAYS, ASSETS)
+    assert peak < 0.75 * 8 * features.size
 
 
 @pytest.mark.parametrize("task", ["market", "portfolio"])
