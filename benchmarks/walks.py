@@ -67,9 +67,7 @@ def ridge_row(preset: str, settings: list[str], folder: Path, edge: float | None
     grown, matched, excess = 1.0, np.ones(1), []
     for _, of_fold in walk.runs():
         panel, _ = build_panel(of_fold)
-        backtest, span = task_backtest(of_fold, panel, torch.device("cpu")), panel.splits.holdout
-        decided = backtest.decided_by_ridge(span)
-        played = backtest.played(decided, 1, span, backtest.accounts(decided, span).curve(0), "ridge")
+        played = task_backtest(of_fold, panel, torch.device("cpu")).play_ridge(panel.splits.holdout)
         grown *= 1.0 + played.total_return
         matched = matched * (1.0 + played.matched.total_returns)
         excess.append(played.excess)

@@ -204,10 +204,7 @@ def _by_growth(state: TrainingState, champion: Tensor, market: KnownMarket) -> t
 def ridge_judged(market: KnownMarket, config: Config) -> dict[str, Any]:
     """Return the results of the baseline `ridge`, in the place of the champion's; see `judged`."""
     score, panel, span = fit_ridge(market.panel, config), market.panel, market.panel.splits.holdout
-    backtest = task_backtest(config, panel, torch.device("cpu"))
-    decided = backtest.decided_by_ridge(span)
-    curve = backtest.accounts(decided, span).curve(0)
-    played = backtest.played(decided, 1, span, curve, "ridge", draws=_DRAWS)
+    played = task_backtest(config, panel, torch.device("cpu")).play_ridge(span, _DRAWS)
     excess = None if played.excess is None else played.excess.mean
     if config.task == "portfolio":
         oracle, rule, scores = tuned_weights_oracle(market.name, market.edge, config), None, np.zeros(2)

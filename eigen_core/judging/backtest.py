@@ -309,6 +309,11 @@ class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
         decided = self._decided(weights, span, ensemble=ensemble)
         return self.played(decided, agents, span, began, key, one_portfolio=ensemble, draws=draws)
 
+    def play_ridge(self, span: range, draws: int = DRAWS) -> SpanResult:
+        """Return what the baseline `ridge` earns, in the place of an agent and of the baseline `initial_population`."""
+        decided = self.decided_by_ridge(span)
+        return self.played(decided, 1, span, self.accounts(decided, span).curve(0), "ridge", draws=draws)
+
     def played(
         self,
         decided: Decided,

@@ -112,7 +112,9 @@ def play(
     family = str(panel.dates[min(of_family)]), str(panel.dates[max(of_family)])
     # Validations among which the agents were chosen on these days count as looks.
     choices = generation * config.population.size if set(days) & set(panel.splits.validation) else 0
-    draws = draws_for(looks_at(where, symbols, *family).count + 1 + choices) if draws is None else draws
+    if draws is None:
+        known = looks_at(where, symbols, *family).count
+        draws = draws_for(known + 1 + choices, 1 if agent == "ensemble" else len(weights))
     with computing_threads(config.threads):
         market = task_backtest(config, panel, resolve_device(config.device))
         require_shape(weights, (len(weights), market.parameters), run)

@@ -2,12 +2,13 @@
 
 A trial makes a synthetic market from the prices: noise, in which nothing can be predicted, or with a planted edge, a
 feature that predicts returns. It trains a small run in memory and judges its champion on the holdout, as `eigen
-backtest` does at the first look. A trial's result is kept as a small file, so that the trial is not repeated.
+backtest` does at the first look, and the baseline `ridge` by the same rule. A trial's result is kept as a small file,
+so that the trial is not repeated.
 """
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -62,6 +63,8 @@ class Trial(Record):
     matched_pvalue: float
     excess_pvalue: float | None
     trades: int
+    ridge: Claim | None = None
+    """The verdict's claim for the baseline `ridge`; None if an earlier version made the trial, or training diverged."""
 
 
 @dataclass(frozen=True)
@@ -86,12 +89,14 @@ class Claims:
 class Trust:
     """Result of all trials: `false_alarms` on noise; `power`, by the information coefficient of planted edges.
 
-    Trials that `diverged` are trials without a claim.
+    Trials that `diverged` are trials without a claim. `ridge`: claims for the baseline `ridge`, by edge, or None for
+    noise, where there are trials with one.
     """
 
     false_alarms: Claims
     power: Mapping[float, Claims]
     diverged: int = 0
+    ridge: Mapping[float | None, Claims] = field(default_factory=dict)
 
     @property
     def smallest_edge(self) -> float | None:
@@ -179,12 +184,13 @@ class TrustTrials:
             finished(trial, number, len(wanted))
             found.append(trial)
 
-        def claims(edge: float | None) -> Claims:
-            chosen = [trial for trial in found if trial.edge == edge]
-            return Claims(len(chosen), sum(trial.claim == "skill" for trial in chosen))
+        def claims(edge: float | None, of: str = "claim") -> Claims:
+            made = [getattr(trial, of) for trial in found if trial.edge == edge and getattr(trial, of) is not None]
+            return Claims(len(made), made.count("skill"))
 
         diverged = sum(trial.claim == "diverged" for trial in found)
-        return Trust(claims(None), {edge: claims(edge) for edge in edges}, diverged)
+        ridge = {edge: made for edge in (None, *edges) if (made := claims(edge, "ridge")).trials}
+        return Trust(claims(None), {edge: claims(edge) for edge in edges}, diverged, ridge)
 
     def _path(self, edge: float | None, seed: int) -> Path:
         return self._folder / f"{'noise' if edge is None else f'edge-{edge:g}'}-{seed}.json"
@@ -201,6 +207,7 @@ class TrustTrials:
         market = task_backtest(config, panel, resolve_device(config.device))
         played = market.play(state.champion.weights[None], panel.splits.holdout, "champion", draws=_DRAWS)
         verdict = verdict_on(played, config)
+        ridge = verdict_on(market.play_ridge(panel.splits.holdout, draws=_DRAWS), config)
         return Trial(
             edge=edge,
             seed=seed,
@@ -209,6 +216,7 @@ class TrustTrials:
             matched_pvalue=verdict.matched_pvalue,
             excess_pvalue=verdict.excess_pvalue,
             trades=len(played.trades),
+            ridge=ridge.claim,
         )
 
     @cached_property
@@ -249,6 +257,7 @@ def trust_document(trust: Trust) -> dict[str, Any]:
     return {
         "false_alarms": document(trust.false_alarms),
         "power": [{"edge": edge, **document(claims)} for edge, claims in trust.power.items()],
+        "ridge": [{"edge": edge, **document(claims)} for edge, claims in trust.ridge.items()],
         "smallest_edge": trust.smallest_edge,
         "sentences": list(trust.sentences),
     }

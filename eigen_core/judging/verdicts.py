@@ -71,14 +71,15 @@ class Verdict:
         return self.sentence[:1].upper() + self.sentence[1:]
 
 
-def draws_for(looks: int) -> int:
+def draws_for(looks: int, agents: int = 1) -> int:
     """Return how many random traders to draw, so that a result can be significant after `looks`.
 
-    These are `DRAWS` at least, and no more than that if even `MOST_DRAWS` cannot be enough.
+    These are `DRAWS` at least, and no more than that if even `MOST_DRAWS` cannot be enough. A draw plays all `agents`,
+    so of several agents, each with its own account, it is at most `MOST_DRAWS` / `agents`.
     """
     # With the fewest, not one trader may earn as much as the agents; with twice as many, one may.
-    fewest = int(1.0 / _significance_of_each(looks))
-    return DRAWS if fewest > MOST_DRAWS else max(DRAWS, min(2 * fewest, MOST_DRAWS))
+    fewest, most = int(1.0 / _significance_of_each(looks)), MOST_DRAWS // agents
+    return DRAWS if fewest > most else max(DRAWS, min(2 * fewest, most))
 
 
 def verdict_on(played: SpanResult, config: Config, *, looks: int = 1, looked_at: Sequence[float] = ()) -> Verdict:

@@ -535,7 +535,7 @@ def print_importance(console: Console, found: "RunImportance") -> None:
             print_line(console, f"Low for most of the {found.agents} agents, {kind}: {', '.join(low)}.")
 
 
-COLUMNS = ("market", "trials", "skill claimed", "95 % interval")
+COLUMNS = ("market", "trials", "skill claimed", "95 % interval", "of ridge regression")
 
 
 @examples(
@@ -604,12 +604,13 @@ def print_trust(console: Console, trust: "Trust") -> None:
 
 
 def rows_of(trust: "Trust") -> list[tuple[str, ...]]:
-    """Return how many trials claimed skill, without an edge and with each, as rows of cells under `COLUMNS`."""
+    """Return how many trials claimed skill, without an edge and with each, and of ridge, as rows under `COLUMNS`."""
     rows: list[tuple[str, ...]] = []
     for edge, claims in ((None, trust.false_alarms), *trust.power.items()):
         low, high = claims.interval
         interval = f"{percent(low, 0)} to {percent(high, 0)}"
-        rows.append((_market(edge), str(claims.trials), str(claims.claimed), interval))
+        ridge = f"{known.claimed} of {known.trials}" if (known := trust.ridge.get(edge)) else "–"
+        rows.append((_market(edge), str(claims.trials), str(claims.claimed), interval, ridge))
     return rows
 
 

@@ -37,10 +37,8 @@ def test_it_earns_a_planted_edge_and_knows_nothing_of_the_holdout(task: str) -> 
     panel = with_planted_edge(panel, config.trading, 0.3, seed=1)
     holdout, tuned = panel.splits.holdout, tuned_holding if task == "portfolio" else tuned_buying
     backtest = task_backtest(config, panel, CPU)
-    decided = backtest.decided_by_ridge(holdout)
-    own = backtest.accounts(decided, holdout).curve(0)
-    earned = backtest.played(decided, 1, holdout, own, "ridge", draws=50)
-    np.testing.assert_array_equal(earned.baselines["ridge"].equity, own.equity)
+    earned = backtest.play_ridge(holdout, draws=50)
+    np.testing.assert_array_equal(earned.baselines["ridge"].equity, earned.curve.equity)
     assert earned.excess is not None
     assert earned.excess.interval[0] > 0.0
 

@@ -318,6 +318,7 @@ _SMALL = (
     "generations=1",
     "population.size=2",
     "market.window=8",
+    "market.holdout_days=120",
     "network.scales=[1,5]",
     "trading.trading_days=20",
     "evaluation.slices=1",
@@ -328,7 +329,7 @@ _SMALL = (
 
 def trust(*arguments: str, code: int | None = None) -> Result:
     settings = [part for setting in _SMALL for part in ("--set", setting)]
-    return eigen("trust", "us5", "--trials", "1", *arguments, *settings, code=code)
+    return eigen("trust", "us5", "--trials", "1", *settings, *arguments, code=code)
 
 
 @pytest.mark.parametrize(
@@ -394,7 +395,8 @@ def test_finished_trials_are_kept_and_other_settings_are_refused(
         "trial 2/2  planted edge 0.3, seed 1",
     ]
     document = json.loads(first.stdout)
-    assert list(document) == ["false_alarms", "power", "smallest_edge", "sentences"]
+    assert list(document) == ["false_alarms", "power", "ridge", "smallest_edge", "sentences"]
+    assert [(found["edge"], found["trials"]) for found in document["ridge"]] == [(None, 1), (0.3, 1)]
     assert list(document["false_alarms"]) == ["trials", "claimed", "share", "interval"]
     files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert set(files) == {"definition.json", "noise-1.json", "edge-0.3-1.json"}
@@ -410,8 +412,11 @@ def test_finished_trials_are_kept_and_other_settings_are_refused(
     definition = json.loads(files["definition.json"])
     definition["config"] |= {"format_version": 10, "learner": {**definition["config"]["learner"], "clip_range": 0.1}}
     (tmp_path / "definition.json").write_text(json.dumps(definition))
+    without = json.loads(files["noise-1.json"])
+    assert without.pop("ridge") in ("skill", "none", "undecided")
+    (tmp_path / "noise-1.json").write_text(json.dumps(without))
     monkeypatch.setattr(TrustTrials, "_run_trial", None)
-    trust(*arguments, code=0)
+    assert [found["edge"] for found in json.loads(trust(*arguments, "--json", code=0).stdout)["ridge"]] == [0.3]
 
     (tmp_path / "noise-1.json").write_text("{}")
     assert "holds no trial: remove it" in trust(*arguments).stderr
