@@ -20,9 +20,8 @@ import torch
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
 from eigen_core.judging.backtest import task_backtest
-from eigen_core.judging.walk_forward import plan_walk
+from eigen_core.judging.walk_forward import plan_walk, pool_excess
 from eigen_core.market import build_panel
-from eigen_core.reporting.walk_report import pool_excess
 from eigen_core.trading.synthetic import FEATURE, planted_signal
 
 _IMAGES = Path(__file__).parents[1] / "docs" / "images"

@@ -128,8 +128,9 @@ class Study:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         # Optuna's defaults: no trial is pruned before five have finished.
         pruner = optuna.pruners.MedianPruner() if definition.prunes else optuna.pruners.NopPruner()
+        self._storage = optuna.storages.RDBStorage(f"sqlite:///{path}")
         self._study = optuna.create_study(
-            storage=f"sqlite:///{path}", study_name=path.stem, direction="maximize", pruner=pruner, load_if_exists=True
+            storage=self._storage, study_name=path.stem, direction="maximize", pruner=pruner, load_if_exists=True
         )
         self._definition = definition
         stored, now = self._study.user_attrs.get(_DEFINITION), definition.document()
@@ -184,9 +185,7 @@ class Study:
 
     def is_behind(self, number: int, reached: Sequence[float]) -> bool:
         """Report to Optuna the result `reached` after each generation so far; return whether to prune the trial."""
-        frozen = self._study.trials[number]
-        trial = optuna.Trial(self._study, frozen._trial_id)
-        known = len(frozen.intermediate_values)
+        trial, known = self._trial(number), len(self._study.trials[number].intermediate_values)
         if known and trial.should_prune():
             return True
         for generation, value in enumerate(reached[known:], start=known + 1):
@@ -203,10 +202,14 @@ class Study:
 
     def record(self, number: int, end: End, reason: str) -> None:
         """Record how a trial ended early: it is not trained again."""
-        trial = optuna.Trial(self._study, self._study.trials[number]._trial_id)
+        trial = self._trial(number)
         trial.set_user_attr(_END, end)
         trial.set_user_attr(_REASON, reason)
         self._study.tell(number, state=TrialState.FAIL)
+
+    def _trial(self, number: int) -> Any:  # noqa: ANN401 - Optuna's
+        study = self._storage.get_study_id_from_name(self._study.study_name)
+        return optuna.Trial(self._study, self._storage.get_trial_id_from_study_id_trial_number(study, number))
 
     def state_of(self, trial: Any) -> str:  # noqa: ANN401 - Optuna's
         # Before sweeps recorded ends, all those were refusals.

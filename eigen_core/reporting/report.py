@@ -25,7 +25,7 @@ from eigen_core.judging.backtest import SpanResult
 from eigen_core.judging.run_backtests import Backtest, backtest
 from eigen_core.judging.statistics import FEWEST_DAYS
 from eigen_core.judging.verdicts import Verdict
-from eigen_core.judging.walk_forward import Fold, is_walk, load_walk, walks_in
+from eigen_core.judging.walk_forward import Fold, WalkResult, is_walk, load_walk, play_walk, walks_in
 from eigen_core.market import build_panel
 from eigen_core.reporting.report_plots import (
     AGENT,
@@ -43,7 +43,6 @@ from eigen_core.reporting.report_plots import (
 )
 from eigen_core.reporting.style import CHAMPION
 from eigen_core.reporting.tables import Row, markdown_table
-from eigen_core.reporting.walk_report import WalkResult, play_walk
 from eigen_core.runs.evaluation_log import Looks
 from eigen_core.runs.handle import Run, RunStatus, status_of
 from eigen_core.trading.equity import EquityCurve

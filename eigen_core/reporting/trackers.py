@@ -14,8 +14,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Protocol, Self, TypeVar
 
-import numpy as np
-
 from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import ForeignPlaceError, open_to_append, place
@@ -29,7 +27,6 @@ from eigen_core.runs.listener import Listener, Training
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
-    from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
 
 T = TypeVar("T")
@@ -196,18 +193,15 @@ class TrackerListener(Listener):
 
 
 EVENT_FILE_NAME = "events.out.tfevents.eigen"
-_CONFIGURATION = "configuration"
 _VERSION = "brain.Event:2"
-# Bytes of a record beside its content: its length (8), and a checksum of the length and of the content (4 each).
-_RECORD_BYTES = 16
 
 
 class TensorBoardTracker:
-    """Writes one event file for a run, to which each process of the run appends.
+    """Writes an event file in each process of a run, with all generations; a generation is complete or missing in it.
 
-    A generation is one record, so it is complete or missing. The file is a sequence of records: length (uint64), its
-    checksum (uint32), an event as a protocol buffer, its checksum; little-endian, the checksums masked CRC-32C
-    (tensorflow/core/lib/io/record_writer.h, tensorflow/core/util/event.proto).
+    Files are read in the order of their names. The first event of a file tells TensorBoard to discard the steps of
+    earlier files from 0 on, so that it shows each generation once, as the newest process has it (`purge_step` of
+    `torch.utils.tensorboard.SummaryWriter`).
     """
 
     errors = (OSError, InputError)
@@ -215,50 +209,33 @@ class TensorBoardTracker:
 
     def __init__(self, location: RunLocation, config: Config) -> None:
         run, given = location.name, config.reporting.tensorboard_folder
-        folder = location.root / run / "tensorboard" if given is None else Path(os.path.expanduser(given)) / run
-        self._path = folder / EVENT_FILE_NAME
+        self._folder = (
+            place(location.root, f"{run}/tensorboard/") if given is None else Path(os.path.expanduser(given)) / run
+        )
         # Four spaces begin a block of code in the Markdown that TensorBoard shows.
         settings = flatten(config.model_dump(mode="json"))
         self._configuration = "\n".join(f"    {key}: {value}" for key, value in settings.items()).encode()
-        self._generation = 0
-        self._size = -1
+        # File and its last generation; None: `write` must begin another, since the last write failed.
+        self._written: tuple[Path, int] | None = None
 
     def write(self, history: History, telemetry: Sequence[Telemetry]) -> None:
-        """Truncate generations that disagree with the history, then append the missing ones."""
+        from tensorboard.compat.proto.event_pb2 import SessionLog
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with open_to_append(self._path) as file:
-            # In the first call, after a failure, or if the file was replaced.
-            if file.tell() != self._size:
-                self._generation = self._begin(file, history)
-            for generation, metrics in metrics_since(self._generation, history, telemetry):
+        written, self._written = self._written, None
+        path, generation = written or (self._folder / f"{EVENT_FILE_NAME}.{time.time_ns()}", 0)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open_to_append(path) as file:
+            # A new file, or one in the place of a file that somebody has removed.
+            if not file.tell():
+                generation = 0
+                _append(file, file_version=_VERSION)
+                _append(file, session_log=SessionLog(status=SessionLog.START))
+                _append(file, summary=_as_text(self._configuration))
+            for step, metrics in metrics_since(generation, history, telemetry):
                 values = [Summary.Value(tag=tag, simple_value=value) for tag, value in metrics.items()]
-                _append(file, step=generation, summary=Summary(value=values))
-            self._size = file.tell()
-        self._generation = len(history)
-
-    def _begin(self, file: BinaryIO, history: History) -> int:
-        """Truncate the file where it disagrees with the history; return the last generation left in it."""
-        generation, end, configured = 0, 0, b""
-        for ended, event in _events(self._path):
-            values = event.summary.value
-            if [value.tag for value in values] == [_CONFIGURATION]:
-                configured = values[0].tensor.string_val[0]
-            elif values:
-                if event.step != generation + 1 or generation == len(history):
-                    break
-                if not _agree(event, metrics_of(history[generation])):
-                    break
-                generation += 1
-            end = ended
-        file.truncate(end)
-        file.seek(end)
-        if end == 0:
-            _append(file, file_version=_VERSION)
-        if configured != self._configuration:
-            _append(file, step=generation, summary=_as_text(self._configuration))
-        return generation
+                _append(file, step=step, summary=Summary(value=values))
+        self._written = path, len(history)
 
 
 def _append(file: BinaryIO, **content: Any) -> None:  # noqa: ANN401 - the fields of an event
@@ -275,25 +252,7 @@ def _as_text(text: bytes) -> "Summary":
 
     metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
     tensor = TensorProto(dtype=DT_STRING, string_val=[text])
-    return Summary(value=[Summary.Value(tag=_CONFIGURATION, metadata=metadata, tensor=tensor)])
-
-
-def _agree(event: "Event", metrics: Mapping[str, float]) -> bool:
-    held = {value.tag: value.simple_value for value in event.summary.value}
-    return all(held.get(tag) == float(np.float32(value)) for tag, value in metrics.items())
-
-
-def _events(path: Path) -> "Iterator[tuple[int, Event]]":
-    """Yield the end position and content of each event in a file, up to the first incomplete or damaged one."""
-    from google.protobuf.message import DecodeError
-    from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
-    from tensorboard.compat.proto.event_pb2 import Event
-
-    ended = 0
-    with suppress(DecodeError):
-        for content in RawEventFileLoader(str(path)).Load():
-            ended += len(content) + _RECORD_BYTES
-            yield ended, Event.FromString(content)
+    return Summary(value=[Summary.Value(tag="configuration", metadata=metadata, tensor=tensor)])
 
 
 DATABASE_NAME = "mlflow.db"

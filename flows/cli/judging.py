@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from eigen_core.judging.importance import RunImportance
     from eigen_core.judging.run_backtests import Backtest
     from eigen_core.judging.trust import Trial, Trust
+    from eigen_core.judging.walk_forward import WalkResult
     from eigen_core.market.audit import MarketAudit
     from eigen_core.reporting.compare import Account, Comparison
     from eigen_core.reporting.report import Report
-    from eigen_core.reporting.walk_report import WalkResult
     from eigen_core.trading.baselines import MatchedTraders
     from eigen_core.trading.equity import EquityCurve
     from eigen_core.trading.metrics import Metrics

@@ -27,11 +27,11 @@ from flows.cli.run_jobs import IsStopped, RunJob, Train, run_job
 
 if TYPE_CHECKING:
     from eigen_core.config import Config
-    from eigen_core.reporting.walk_report import WalkResult
+    from eigen_core.judging.walk_forward import WalkResult
 
 
 def walk_document(result: "WalkResult", folder: Path) -> dict[str, Any]:
-    from eigen_core.reporting.walk_report import fold_row
+    from eigen_core.judging.walk_forward import fold_row
 
     mean, low, high = result.interquartile
     return {
@@ -117,10 +117,18 @@ def walk(
     run_jobs.refuse_two_schedulers(config, runs_on)
     days = _train_days(train_days)
     require_addresses()
-    from eigen_core.judging.walk_forward import folder_of, plan_walk, require_same_walk, save_walk, with_purge
+    from eigen_core.judging.walk_forward import (
+        folder_of,
+        plan_walk,
+        play_walk,
+        require_same_walk,
+        save_walk,
+        with_purge,
+        write_walk,
+    )
     from eigen_core.market import build_panel
     from eigen_core.reporting.report import report_of_walk, report_page, write_page
-    from eigen_core.reporting.walk_report import play_walk, write_walk
+    from eigen_core.reporting.report_plots import plot_walk
     from eigen_core.runs.handle import Run
 
     with progress_shown(console) as display:
@@ -149,6 +157,7 @@ def walk(
         in_threads(partial(train, job) for job in jobs_left)
     result = play_walk(planned)
     folder = write_walk(result)
+    plot_walk(result, folder / "equity.png")
     write_page(report_page(report_of_walk(result)), folder / "report.html")
     print_result(as_json, walk_document, print_walk, result, folder)
 

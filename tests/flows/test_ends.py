@@ -159,7 +159,7 @@ def test_what_follows_in_a_sweep(end: End, trainer: Trainer) -> None:
 
 @each_end
 def test_what_follows_in_a_walk(end: End, trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eigen_core.reporting.walk_report.play_walk", Mock(side_effect=InputError("All are trained.")))
+    monkeypatch.setattr("eigen_core.judging.walk_forward.play_walk", Mock(side_effect=InputError("All are trained.")))
     monkeypatch.setattr(Run, "is_finished", lambda run, _: run.name in trainer.trained)
     command = ["walk", "mine", "--folds", "2", "--generations", "1", *SETTINGS]
     first = eigen(*command, code=1)

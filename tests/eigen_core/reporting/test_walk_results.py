@@ -15,10 +15,20 @@ from trained_run_cases import trained_as
 from eigen_core.checkpoint.store_location import open_store
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import Excess
-from eigen_core.judging.walk_forward import Walk, load_walk, plan_walk, save_walk
+from eigen_core.judging.walk_forward import (
+    Walk,
+    WalkResult,
+    load_walk,
+    plan_walk,
+    play_walk,
+    pool_excess,
+    save_walk,
+    walk_equity_table,
+    write_walk,
+)
 from eigen_core.market import build_panel
 from eigen_core.reporting.report import is_report_of_walk, report_of_walk, report_page
-from eigen_core.reporting.walk_report import WalkResult, equity_table, play_walk, pool_excess, write_walk
+from eigen_core.reporting.report_plots import plot_walk
 from eigen_core.runs.handle import Run
 from flows.cli.walk import print_walk, walk_document
 from flows.server import artifacts as publishing
@@ -81,11 +91,12 @@ def test_a_matched_trader_plays_all_folds(result: WalkResult) -> None:
 
 def test_tables_plot_and_document_say_the_same(result: WalkResult) -> None:
     folder = write_walk(result)
+    plot_walk(result, folder / "equity.png")
     assert sorted(path.name for path in folder.iterdir()) == [
         *("equity.csv", "equity.parquet", "equity.png", "folds.csv", "folds.parquet")
     ]
     equity = pd.read_parquet(folder / "equity.parquet")
-    pd.testing.assert_frame_equal(equity, equity_table(result), check_dtype=False)
+    pd.testing.assert_frame_equal(equity, walk_equity_table(result), check_dtype=False)
     assert equity.groupby("fold").size().to_dict() == {1: 60, 2: 60}
     document = json.loads(json.dumps(walk_document(result, folder), allow_nan=False))
     assert document["folds"] == pd.read_parquet(folder / "folds.parquet").to_dict("records")

@@ -328,7 +328,8 @@ _SMALL = (
 
 
 def trust(*arguments: str, code: int | None = None) -> Result:
-    settings = [part for setting in _SMALL for part in ("--set", setting)]
+    given = {argument.partition("=")[0] for argument in arguments}
+    settings = [part for one in _SMALL if one.partition("=")[0] not in given for part in ("--set", one)]
     return eigen("trust", "us5", "--trials", "1", *settings, *arguments, code=code)
 
 
