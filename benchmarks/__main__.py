@@ -25,7 +25,6 @@ BENCHMARKS = (
     "populations",
     "timing_claims",
     "workers",
-    "size",
 )
 """Modules of this package with a function `run() -> Section`, in the order in which they are run."""
 

@@ -14,13 +14,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 
 from benchmarks.results import Section, publish
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import replacing
-from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import PRESET_NAMES, Config, preset_values
 from eigen_core.config.loading import load_config
 from eigen_core.config.stored import stored_values
@@ -34,6 +32,7 @@ from eigen_core.generation import (
     start_training,
     train,
 )
+from eigen_core.judging.statistics import interquartile_mean
 from eigen_core.learning.fitness import spread_starts
 from eigen_core.task import open_data
 
@@ -42,8 +41,6 @@ _EPISODES = 20
 _EPISODES_OF_EACH = 4
 _POINTS = 20
 _SAVED_EVERY_SECONDS = 60.0
-_RESAMPLES = 2_000
-_CONFIDENCE = 0.95
 MARKS = {
     "Pendulum-v1": -200.0,
     "CartPole-v1": 475.0,
@@ -160,40 +157,19 @@ def _save(run: RunDirectory, state: TrainingState, reached: Sequence[Reached]) -
     run.contents.clean(keep_last=1, keep_every=0)
 
 
-def interquartile_mean(values: NDArray[np.float64]) -> float:
-    """Mean of the values without a quarter of them, rounded down, at each end."""
-    ordered = np.sort(values, axis=None)
-    left_out = len(ordered) // 4
-    return float(ordered[left_out : len(ordered) - left_out].mean())
-
-
-def bootstrap_interval(scores: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the 95 % interval of the interquartile mean of scores, float64 `[runs, environments]`.
-
-    Runs are drawn again with replacement within each environment (Agarwal et al. 2021, arXiv:2108.13264, section 4.1).
-    """
-    runs, environments = scores.shape
-    generator = keyed_generator(0, 0, "control", "bootstrap")
-    drawn = generator.integers(0, runs, (_RESAMPLES, runs, environments))
-    means = [interquartile_mean(np.take_along_axis(scores, sample, axis=0)) for sample in drawn]
-    low, high = np.quantile(means, [(1.0 - _CONFIDENCE) / 2.0, (1.0 + _CONFIDENCE) / 2.0])
-    return float(low), float(high)
-
-
 def summary(out: Path) -> Section:
     rows = []
     for folder in sorted(path for path in out.glob("*/*") if any(path.glob("seed*/reached.csv"))):
         curves = [_reached_in(run.parent) for run in sorted(folder.glob("seed*/reached.csv"))]
         mark = MARKS.get(folder.parent.name)
         last = [reached[-1] for reached in curves]
-        scores = np.array([[one.champion] for one in last])
-        low, high = bootstrap_interval(scores)
+        middle, low, high = interquartile_mean(np.array([one.champion for one in last]), 0)
         rows.append(
             (
                 f"{folder.parent.name}, {folder.name}",
                 f"{len(curves)}",
                 f"{min(one.steps for one in last):,}",
-                f"{interquartile_mean(scores):,.0f} ({low:,.0f} to {high:,.0f})",
+                f"{middle:,.0f} ({low:,.0f} to {high:,.0f})",
                 "-" if mark is None else f"{mark:,.0f}",
                 "-" if mark is None else ", ".join(_steps_to(reached, mark) for reached in curves),
                 f"{np.mean([one.cpu_seconds for one in last]):,.0f}",

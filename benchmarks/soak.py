@@ -110,14 +110,9 @@ class Fit:
     @classmethod
     def of(cls, megabytes: NDArray[np.float64]) -> "Fit":
         start = len(megabytes) // 2
-        y = megabytes[start:]
         x = np.arange(start + 1, len(megabytes) + 1, dtype=np.float64)
-        centred = x - x.mean()
-        slope = float(centred @ y / (centred @ centred))
-        line = y.mean() + slope * centred
-        residual = y - line
-        error = float(np.sqrt(residual @ residual / max(len(y) - 2, 1) / (centred @ centred)))
-        return cls(start + 1, 100.0 * slope, 100.0 * error, line)
+        (slope, height), covariance = np.polyfit(x, megabytes[start:], 1, cov=True)
+        return cls(start + 1, 100.0 * slope, 100.0 * covariance[0, 0] ** 0.5, slope * x + height)
 
 
 class Sampler(Listener):

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 
-from benchmarks.control import bootstrap_interval, interquartile_mean
 from benchmarks.learning.markets import MARKETS
 from benchmarks.learning.trial import MARKET_METHODS, PORTFOLIO_METHODS, Trial, TrialFound
 from benchmarks.results import RESULTS, Section, keep
 from eigen_core.common.errors import InputError
 from eigen_core.common.progress import report_progress
+from eigen_core.judging.statistics import interquartile_mean
 from eigen_core.reporting.style import BLUE, MUTED, VERMILLION, figure_file, tint
 
 COLUMNS = (
@@ -53,9 +53,8 @@ class Estimate:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Estimate":
-        scores = np.asarray(values, dtype=np.float64)
-        interval = bootstrap_interval(scores[:, None]) if len(scores) > 1 else None
-        return cls(interquartile_mean(scores), interval)
+        mean, *interval = interquartile_mean(np.asarray(values, dtype=np.float64), 0)
+        return cls(mean, (interval[0], interval[1]) if len(values) > 1 else None)
 
     def shown(self, digits: int = 0) -> str:
         if self.interval is None:

@@ -90,13 +90,14 @@ def fit_ridge(panel: Panel, config: Config) -> LinearScore:
     means = train[size] / train[size, size]
     centred = train - train[size, size] * np.outer(means, means)
     covariances = centred[:size, :size]
-    best, least = np.zeros(size), np.inf
+    best: Values = np.zeros(size)
+    least = np.inf
     for penalty in PENALTIES:
-        fitted = np.linalg.solve(covariances + penalty * np.eye(size), centred[:size, -1])
+        fitted: Values = np.linalg.solve(covariances + penalty * np.eye(size), centred[:size, -1]).astype(np.float64)
         error = np.array([*fitted, means[-1] - means[:size] @ fitted, -1.0])
         if (squared := float(error @ validation @ error)) < least:
             best, least = fitted, squared
-    scale = (best @ covariances @ best / train[size, size]) ** 0.5 or 1.0
+    scale = float(best @ covariances @ best / train[size, size]) ** 0.5 or 1.0
     return LinearScore(best / scale, -float(means[:size] @ best) / scale)
 
 

@@ -35,14 +35,11 @@ from eigen_core.reporting.report_plots import (
     equity_plot,
     exposure_plot,
     matched_plot,
-    rolling_plots,
     variable,
     variables,
     weights_plot,
-    window_of,
 )
 from eigen_core.reporting.style import CHAMPION
-from eigen_core.reporting.tables import Row, markdown_table
 from eigen_core.runs.evaluation_log import Looks
 from eigen_core.runs.handle import Run, RunStatus, status_of
 from eigen_core.trading.equity import EquityCurve
@@ -507,7 +504,7 @@ def report_page(report: Report) -> str:
     curve, benchmark = played.curve, NAMES[played.benchmark]
     curves = {AGENT: curve, **{NAMES[name]: held for name, held in played.baselines.items()}}
     colours = {AGENT: CHAMPION, **{NAMES[name]: BASELINE_COLOURS[name] for name in played.baselines}}
-    compared = {name: variable(colours[name]) for name in (AGENT, benchmark)}
+    of_baselines = {NAMES[name]: figures for name, figures in played.baseline_metrics.items()}
     weights, shares = (None, {}) if played.weights is None else weights_plot(played.weights)
     settings = [{"Setting": one.key, "Value": one.value} for one in report.settings]
     changed = [
@@ -523,19 +520,14 @@ def report_page(report: Report) -> str:
         "days": _DAYS.get(report.span, "Days"),
         "sentence": _after_headline(report),
         "capital": money(curve.capital),
-        "colours": {name: variable(colour) for name, colour in colours.items()},
-        "compared": compared,
-        "benchmark": benchmark,
         "equity": equity_plot(curves, colours, [fold.played.last for fold in report.folds]),
         "drawdowns": drawdown_plot(played),
         "deepest": percent(played.metrics.max_drawdown),
         "basis": f"{basis_of_metrics(played)} Beta, alpha and information ratio are relative to {benchmark.lower()}. "
         "“–” is undefined.",
-        "figures": metrics_table(_all_metrics(report), "Agent and baselines"),
+        "figures": metrics_table({AGENT: played.metrics, **of_baselines}, "Agent and baselines"),
         "yearly": yearly_table(curves),
         "calendar": calendar_table(curve),
-        "rolling": rolling_plots(played),
-        "window": window_of(len(curve.dates)),
         "exposed": percent(float(curve.exposure.mean()), 0),
         "exposure": exposure_plot(curve),
         "weights": weights,
@@ -544,16 +536,11 @@ def report_page(report: Report) -> str:
         "traded": _trades_sentence(played),
         "trades": trade_tables(played.trades) if played.weights is None else [],
         "assets": assets_table(played.by_asset, curve.capital, played.weights),
-        "folds": rows_table("Folds", _fold_rows(report), compared) if report.folds else None,
+        "folds": rows_table("Folds", _fold_rows(report), (AGENT, benchmark)) if report.folds else None,
         "changed": rows_table(f"Settings that are not those of preset {report.preset}", changed),
         "settings": rows_table("All settings", settings),
     }
     return page("report.html", context)
-
-
-def _all_metrics(report: Report) -> dict[str, Metrics]:
-    of_baselines = report.played.baseline_metrics
-    return {AGENT: report.played.metrics, **{NAMES[name]: figures for name, figures in of_baselines.items()}}
 
 
 def page(template: str, context: dict[str, Any]) -> str:
@@ -611,18 +598,3 @@ def _fold_rows(report: Report) -> list[dict[str, str]]:
         returns = {name: percent(float(np.prod(1.0 + curve.returns[days]) - 1.0)) for name, curve in earned.items()}
         rows.append({"Fold": f"fold {fold.number}", "First day": first, "Last day": last, **returns})
     return rows
-
-
-def report_markdown(report: Report, where: str) -> str:
-    """Return verdict, facts and metrics of a report as markdown; `where`: path of the HTML file, which it names."""
-    table = metrics_table(_all_metrics(report), "")
-    columns = ("Figure", *table.columns[1:])
-    rows: list[Row] = [{column: cell.text for column, cell in zip(columns, row, strict=True)} for row in table.rows]
-    page = [
-        f"# {report.run}, {report.agent}: {report.span}, {report.first} to {report.last}",
-        f"**{report.verdict.statement}**",
-        "\n".join(f"- **{fact.name}**: {fact.value} {fact.note}".rstrip() for fact in report.facts),
-        markdown_table(rows),
-        f"Plots and all tables: `{where}`",
-    ]
-    return "\n\n".join(filter(None, page))

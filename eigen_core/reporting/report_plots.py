@@ -1,4 +1,4 @@
-"""The plots of the HTML reports: SVG, drawn for a wide and a narrow page, in the colours and font of the page."""
+"""The plots of the HTML reports, as SVG in the colours and the font of the page, and the plot of a walk."""
 
 import io
 import re
@@ -16,9 +16,8 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from matplotlib.typing import RcKeyType
-from numpy.typing import NDArray
 
-from eigen_core.common.text import money, number, percent
+from eigen_core.common.text import money, percent
 from eigen_core.judging.backtest import SpanResult
 from eigen_core.judging.walk_forward import WalkResult
 from eigen_core.reporting.style import (
@@ -41,7 +40,7 @@ from eigen_core.reporting.style import (
     label_colour,
     label_ends,
 )
-from eigen_core.trading.equity import EquityCurve, Values, daily_rates
+from eigen_core.trading.equity import EquityCurve
 from eigen_core.trading.metrics import drawdowns
 
 AGENT = "Agent"
@@ -73,9 +72,6 @@ _DASHED = (0, (3.0, 2.0))
 _DECADE = 8.0
 _LABEL_PIXELS = 12.0
 _LONGEST_NAME = 20
-# Least and usual number of days in a window of rolling metrics: a ratio over fewer days means nothing.
-_LEAST_WINDOW = 20
-_WINDOW = 126
 
 
 def _shorten(name: str) -> str:
@@ -83,21 +79,13 @@ def _shorten(name: str) -> str:
 
 
 def equity_plot(curves: Mapping[str, EquityCurve], colours: Mapping[str, str], ends: Sequence[str] = ()) -> Markup:
-
-    def draw(axes: Axes, narrow: bool) -> None:
-        draw_equity(axes, curves, colours, ends, narrow=narrow)
-
     last = ", ".join(f"{name} {money(curve.equity[-1])}" for name, curve in curves.items())
-    return plot("equity", f"Equity over the days, on a logarithmic axis. At the end: {last}.", draw, height=380)
+    label = f"Equity over the days, on a logarithmic axis. At the end: {last}."
+    return plot("equity", label, lambda axes: draw_equity(axes, curves, colours, ends), height=380)
 
 
 def draw_equity(
-    axes: Axes,
-    curves: Mapping[str, EquityCurve],
-    colours: Mapping[str, str],
-    ends: Sequence[str] = (),
-    *,
-    narrow: bool = False,
+    axes: Axes, curves: Mapping[str, EquityCurve], colours: Mapping[str, str], ends: Sequence[str] = ()
 ) -> None:
     """Draw the equity of accounts on a logarithmic axis, the first one thick and in front.
 
@@ -105,7 +93,6 @@ def draw_equity(
         axes: axes of the plot.
         curves, colours: equity and colour (hexadecimal) by name of the account.
         ends: last dates of a walk's folds, as YYYY-MM-DD; all but the last are marked by dotted lines.
-        narrow: draw for a narrow page, with fewer dates and without names at the ends of the lines.
     """
     labels = []
     for position, (name, curve) in enumerate(curves.items()):
@@ -129,9 +116,8 @@ def draw_equity(
         LogLocator(subs=(1.0, 2.0, 5.0)) if wide_range else MaxNLocator(nbins=6, steps=[1, 2, 5, 10])
     )
     axes.yaxis.set_minor_locator(NullLocator())
-    _axes(axes, money, narrow=narrow)
-    if not narrow:
-        label_ends(axes, labels, size=_LABEL_PIXELS)
+    _axes(axes, money)
+    label_ends(axes, labels, size=_LABEL_PIXELS)
 
 
 # Letters that fit into the line under the title.
@@ -153,76 +139,25 @@ def drawdown_plot(played: SpanResult) -> Markup:
     dates, own, name = played.curve.dates, drawdowns(played.curve), played.benchmark
     other, colour = drawdowns(played.baselines[name]), BASELINE_COLOURS[name]
 
-    def draw(axes: Axes, narrow: bool) -> None:
+    def draw(axes: Axes) -> None:
         axes.fill_between(dates, own, 0.0, color=CHAMPION, alpha=0.18, linewidth=0)
         axes.plot(dates, own, color=CHAMPION, linewidth=1.8)
         axes.plot(dates, other, color=colour, linewidth=_THIN)
         labels = [EndLabel(float(own[-1]), AGENT, CHAMPION), EndLabel(float(other[-1]), NAMES[name], colour)]
         axes.set_ylim(top=0.0)
-        _axes(axes, percent, narrow=narrow, percentages=5)
-        if not narrow:
-            label_ends(axes, labels, size=_LABEL_PIXELS)
+        _axes(axes, percent, percentages=5)
+        label_ends(axes, labels, size=_LABEL_PIXELS)
 
     return plot("drawdowns", f"Drawdowns over the days. The agent's deepest is {percent(own.min())}.", draw, height=230)
-
-
-def window_of(days: int) -> int:
-    """Return the days in a window of rolling metrics: 126, or a third of the span's `days`; 0 if that is below 20."""
-    window = min(_WINDOW, days // 3)
-    return window if window >= _LEAST_WINDOW else 0
-
-
-def rolling_sharpe(curve: EquityCurve, window: int, periods_per_year: float, risk_free: float) -> Values:
-    """Return the annual Sharpe ratio over the `window` days up to each day, float64 `[days]`; NaN if undefined."""
-    excess = pd.Series(curve.returns - daily_rates(risk_free, curve.dates)).rolling(window)
-    return _ratios(excess.mean() * periods_per_year**0.5, excess.std())
-
-
-def rolling_beta(returns: Values, market: Values, window: int) -> Values:
-    """Return beta of daily returns on the market's over the `window` days up to each day, float64 `[days]`, or NaN."""
-    moves = pd.Series(market).rolling(window)
-    return _ratios(moves.cov(pd.Series(returns)), moves.var())
-
-
-def _ratios(numerators: "pd.Series[float]", denominators: "pd.Series[float]") -> Values:
-    # Smaller values are rounding errors of the rolling sums.
-    return np.asarray((numerators / denominators).where(denominators > 1e-14), dtype=np.float64)
-
-
-def rolling_plots(played: SpanResult) -> list[tuple[str, Markup]]:
-    """Return plots of the rolling Sharpe ratio and beta, with their names; none if the span is too short."""
-    curve, window = played.curve, window_of(len(played.curve.dates))
-    if not window:
-        return []
-    sharpe = rolling_sharpe(curve, window, played.periods_per_year, played.risk_free)
-    beta = rolling_beta(curve.returns, played.baselines[played.benchmark].returns, window)
-    return [
-        ("Sharpe", _line_plot("rolling-sharpe", "Rolling Sharpe ratio", curve.dates, sharpe, 0.0)),
-        ("Beta", _line_plot("rolling-beta", "Rolling beta", curve.dates, beta, 1.0)),
-    ]
-
-
-def _line_plot(name: str, label: str, dates: NDArray[np.datetime64], values: Values, mark: float) -> Markup:
-    def draw(axes: Axes, narrow: bool) -> None:
-        axes.axhline(mark, color=MUTED, linewidth=0.9, zorder=1)
-        axes.plot(dates, values, color=CHAMPION, linewidth=1.6)
-        axes.set_xlim(dates[0], dates[-1])
-        _axes(axes, number, narrow=narrow)
-
-    known = values[np.isfinite(values)]
-    extremes = (
-        f"From {number(known.min())} to {number(known.max())}, at the end {number(known[-1])}." if len(known) else ""
-    )
-    return plot(name, f"{label}. {extremes}", draw, height=200, margins=(64, 24))
 
 
 def exposure_plot(curve: EquityCurve) -> Markup:
     dates, exposure = curve.dates, curve.exposure
 
-    def draw(axes: Axes, narrow: bool) -> None:
+    def draw(axes: Axes) -> None:
         axes.fill_between(dates, exposure, 0.0, color=CHAMPION, alpha=0.25, linewidth=0, step="post")
         axes.set_ylim(0.0, max(1.0, 1.05 * float(exposure.max())))
-        _axes(axes, percent, narrow=narrow, percentages=4)
+        _axes(axes, percent, percentages=4)
 
     label = f"Invested share of the equity over the days, {percent(float(exposure.mean()))} on average."
     return plot("exposure", label, draw, height=180, margins=(64, 24))
@@ -238,13 +173,13 @@ def weights_plot(weights: pd.DataFrame) -> tuple[Markup, dict[str, str]]:
     colours = dict(zip(shares, (*_WEIGHT_COLOURS[: len(apart)], SHADE), strict=False))
     dates = weights.index.to_numpy()
 
-    def draw(axes: Axes, narrow: bool) -> None:
+    def draw(axes: Axes) -> None:
         for bought in (np.maximum, np.minimum):
             sides = [bought(values, 0.0) for values in shares.values()]
             axes.stackplot(dates, sides, colors=list(colours.values()), linewidth=0, step="post")
         low, high = (float(bound) for bound in axes.dataLim.intervaly)
         axes.set_ylim(min(0.0, 1.05 * low), max(1.0, 1.05 * high))
-        _axes(axes, percent, narrow=narrow, percentages=4)
+        _axes(axes, percent, percentages=4)
 
     means = ", ".join(f"{name} {percent(float(values.mean()), 1)}" for name, values in shares.items())
     return plot(
@@ -255,8 +190,8 @@ def weights_plot(weights: pd.DataFrame) -> tuple[Markup, dict[str, str]]:
 def matched_plot(played: SpanResult) -> Markup:
     own, matched = played.metrics.total_return, played.matched.total_returns
 
-    def draw(axes: Axes, narrow: bool) -> None:
-        axes.hist(matched, bins=24 if narrow else 40, color=SHADE, edgecolor=MUTED, linewidth=0.5)
+    def draw(axes: Axes) -> None:
+        axes.hist(matched, bins=40, color=SHADE, edgecolor=MUTED, linewidth=0.5)
         top = 1.22 * axes.get_ylim()[1]
         axes.set_ylim(0.0, top)
         left, right = axes.get_xlim()
@@ -279,7 +214,7 @@ def matched_plot(played: SpanResult) -> Markup:
             )
         axes.yaxis.set_visible(False)
         axes.spines["left"].set_visible(False)
-        _percentages(axes.xaxis, 4 if narrow else 8)
+        _percentages(axes.xaxis, 8)
 
     label = (
         f"Distribution of the total returns of {len(matched):,} matched random traders, median "
@@ -289,11 +224,10 @@ def matched_plot(played: SpanResult) -> Markup:
     return plot("matched", label, draw, height=260, margins=(24, 24))
 
 
-def _axes(axes: Axes, text: Callable[[float], str], *, narrow: bool, percentages: int = 0) -> None:
+def _axes(axes: Axes, text: Callable[[float], str], percentages: int = 0) -> None:
     """Format axes over days: few ticks, a grid of y, no frame; `percentages`: most ticks of y in percent; 0: any."""
     axes.margins(x=0.0)
-    fewest, most = (2, 6) if narrow else (3, 8)
-    locator = AutoDateLocator(minticks=fewest, maxticks=most)  # type: ignore[no-untyped-call]
+    locator = AutoDateLocator(minticks=3, maxticks=8)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
@@ -314,8 +248,8 @@ def _percentages(axis: Axis, ticks: int) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: percent(value, digits)))
 
 
-WIDE, NARROW = 880, 352
-"""Widths of a plot on a wide and on a narrow page (pixels of the page)."""
+WIDTH = 880
+"""Width of a plot (pixels of the page). A narrow page, such as that of a telephone, scrolls it."""
 
 # A unit of the drawing is a pixel of the page.
 _POINTS_PER_INCH = 72.0
@@ -348,9 +282,6 @@ _COLOURS = {
 _TEXT_COLOURS = {f"{name}-text": (label_colour(light), dark) for name, (light, dark) in _COLOURS.items()}
 _PAPER = ("#FFFFFF", "#16181B")
 
-Draw = Callable[[Axes, bool], None]
-"""Draws a plot into axes, for a narrow page if the second argument is True."""
-
 
 def variables() -> dict[str, tuple[str, str]]:
     """Return the colours of a page by the name of their CSS variable: on a light and on a dark background."""
@@ -362,33 +293,27 @@ def variable(colour: str) -> str:
     return next(f"var(--{name})" for name, (light, _) in _COLOURS.items() if light == colour)
 
 
-def plot(name: str, label: str, draw: Draw, *, height: int = 300, margins: tuple[int, int] = (64, 206)) -> Markup:
-    """Return a plot as two SVG drawings, for a wide and a narrow page; the page's CSS shows one of them.
+def plot(
+    name: str, label: str, draw: Callable[[Axes], None], *, height: int = 300, margins: tuple[int, int] = (64, 206)
+) -> Markup:
+    """Return a plot as an SVG drawing in the colours of the page's CSS variables.
 
     Args:
         name: a name that is unique on the page.
         label: description for screen readers.
-        draw: called for each of the drawings.
-        height: of the wide drawing (pixels); the narrow one has 85 % of it.
-        margins: left and right of the axes in the wide drawing (pixels).
+        draw: draws the plot into axes.
+        height: of the drawing (pixels).
+        margins: left and right of the axes (pixels).
     """
-    wide = _svg(f"{name}-wide", label, draw, (WIDE, height), margins, narrow=False)
-    narrow = _svg(f"{name}-narrow", label, draw, (NARROW, round(0.85 * height)), (52, 12), narrow=True)
-    return Markup("{}{}").format(wide, narrow)
-
-
-def _svg(name: str, label: str, draw: Draw, size: tuple[int, int], margins: tuple[int, int], *, narrow: bool) -> Markup:
-    width, height = size
-    with empty_figure((width / _POINTS_PER_INCH, height / _POINTS_PER_INCH), _SETTINGS) as figure:
+    with empty_figure((WIDTH / _POINTS_PER_INCH, height / _POINTS_PER_INCH), _SETTINGS) as figure:
         axes = figure.add_axes(
-            (margins[0] / width, _BELOW / height, 1.0 - sum(margins) / width, 1.0 - (_BELOW + _ABOVE) / height),
+            (margins[0] / WIDTH, _BELOW / height, 1.0 - sum(margins) / WIDTH, 1.0 - (_BELOW + _ABOVE) / height),
             facecolor="none",
         )
-        draw(axes, narrow)
+        draw(axes)
         inner = _inner(_drawn(figure), name)
-    form = "narrow" if narrow else "wide"
-    return Markup('<svg class="{}" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
-        form, width, height, label, Markup(inner)
+    return Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
+        WIDTH, height, label, Markup(inner)
     )
 
 

@@ -277,7 +277,6 @@ def report(
 ) -> None:
     """Write what a run or a walk would have earned, and whether to believe it, into one HTML file that can be sent."""
     from eigen_core.reporting.report import is_report_of_walk, write_report, write_walk_report
-    from flows.server.artifacts import publish
 
     where, file = store_of(store), out or Path(f"{name}-report.html")
     of_walk = is_report_of_walk(where, name, span=span, agent=agent)
@@ -286,25 +285,22 @@ def report(
             found = write_walk_report(where, name, file, assignments or ())
         else:
             found = write_report(where, name, span=span, agent=agent, file=file, settings=assignments or ())
-    print_result(as_json, report_document, print_report, found, agent, file, publish(found, file))
+    print_result(as_json, report_document, print_report, found, agent, file)
 
 
-def print_report(console: Console, report: "Report", agent: str, file: Path, artifact: str | None) -> None:  # noqa: ARG001
+def print_report(console: Console, report: "Report", agent: str, file: Path) -> None:  # noqa: ARG001
     print_line(console, (report.verdict.statement, "bold"))
     print_line(console, f"{report.run}, {report.agent}: {report.span}, {report.first} to {report.last}")
     print_metrics(console, "account", accounts_of("agent", report.played))
     print_fact(console, "report", str(file))
-    if artifact:
-        print_fact(console, "in Prefect", artifact)
 
 
-def report_document(report: "Report", agent: str, file: Path, artifact: str | None) -> dict[str, Any]:
+def report_document(report: "Report", agent: str, file: Path) -> dict[str, Any]:
     played = report.played
     return {
         **attributes(report, "run", "first", "last", "warnings"),
         "agent": agent,
         "file": file,
-        "artifact": artifact,
         "slice": report.span,
         "days": len(played.curve.dates),
         "folds": [{"fold": f"fold {fold.number}", **attributes(fold.played, "first", "last")} for fold in report.folds],

@@ -2,7 +2,6 @@
 
 import hashlib
 import logging
-import os
 import re
 import threading
 import time
@@ -12,8 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import copy_context
 from http import HTTPStatus
 from logging import Logger, LoggerAdapter
-from pathlib import Path
-from typing import TYPE_CHECKING, Self, cast
+from typing import Self, cast
 from uuid import UUID
 
 import httpx
@@ -25,13 +23,9 @@ from prefect.logging import get_run_logger
 from prefect.settings import PREFECT_API_REQUEST_TIMEOUT, PREFECT_CLIENT_MAX_RETRIES, Settings, temporary_settings
 
 from eigen_core.reporting.tables import Row
-from flows.server.prefect_settings import prepare_environment
-from flows.server.servers import answers, configured_api
+from flows.server.servers import answers
 
-if TYPE_CHECKING:
-    from eigen_core.reporting.report import Report
-
-KINDS = ("data", "memory", "plan", "report")
+KINDS = ("data", "memory", "plan")
 """Kinds of artifacts that a training run has besides its overview, whose kind is the empty string."""
 
 SERVER_ERRORS = (httpx.HTTPError, PrefectException, OSError)
@@ -182,21 +176,3 @@ class Reporter:
                     break
         with self._changed:
             self._changed.wait_for(lambda: self._ended, _EVERY_SECONDS - (time.monotonic() - began))
-
-
-def publish(report: "Report", file: Path) -> str | None:
-    """Show a report, with the path of its HTML `file`, as an artifact; return its key, None if no server takes it."""
-    prepare_environment()
-    if configured_api(os.environ) is None:
-        return None
-    # Imported here: Prefect imports this module for hooks and forms too, which must not load torch.
-    from eigen_core.reporting.report import report_markdown
-
-    key, markdown = artifact_key(report.run, "report"), report_markdown(report, str(file.absolute()))
-    description = f"Report of run {report.run}: {report.verdict.statement}"
-    published = False
-    with client_or_warning("Prefect has no page of the report", logger):
-        require_server()
-        create_markdown_artifact(key=key, markdown=markdown, description=description)
-        published = True
-    return key if published else None

@@ -1,16 +1,13 @@
-"""Reports and comparisons of small runs, and the artifact of a report."""
+"""Reports and comparisons of small runs."""
 
 import json
 import shutil
-from contextlib import nullcontext
 from pathlib import Path
 
-import httpx
 import numpy as np
 import pandas as pd
 import pytest
 from cli_cases import document, eigen
-from report_cases import report_of
 from trained_run_cases import trained
 from typer.testing import CliRunner
 
@@ -21,11 +18,10 @@ from eigen_core.reporting.compare import write_comparison
 from eigen_core.reporting.report import HEADLINES, write_report
 from eigen_core.runs.evaluation_log import Look
 from flows.cli.app import app
-from flows.server import artifacts as reporter
 
 ONE, OTHER, LONGER = "one", "other", "longer"
 REPORT_KEYS = {
-    *("run", "agent", "slice", "first", "last", "days", "file", "artifact", "periods_per_year", "risk_free"),
+    *("run", "agent", "slice", "first", "last", "days", "file", "periods_per_year", "risk_free"),
     *("figures", "baselines", "verdict", "folds", "warnings"),
 }
 COMPARISON_KEYS = {
@@ -42,11 +38,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     trained(folder, OTHER, of=1, seed=7, learner={"batch_size": 8})
     trained(folder, LONGER, of=1, market={"holdout_days": 61})
     return str(folder)
-
-
-@pytest.fixture
-def no_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reporter, "configured_api", lambda _: None)
 
 
 @pytest.mark.thorough
@@ -66,7 +57,6 @@ def test_a_report_of_a_run_says_what_was_played_and_how_to_get_it_again(store: s
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("no_server")
 def test_the_command_report_prints_the_contract(store: str, tmp_path: Path) -> None:
     file = tmp_path / "report.html"
     found = document("report", ONE, "--store", store, "--out", str(file))
@@ -91,7 +81,6 @@ def test_the_command_compare_prints_the_contract_and_writes_a_page(store: str, t
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("no_server")
 def test_a_comparison_says_which_looks_are_missing(store: str, tmp_path: Path) -> None:
     copy, file = tmp_path / "copy", tmp_path / "comparison.html"
     shutil.copytree(store, copy)
@@ -146,24 +135,3 @@ def test_runs_on_other_prices_stand_beside_their_own_equal_weight(store: str, tm
 def test_two_to_seven_different_runs_are_compared(runs: list[str]) -> None:
     with pytest.raises(InputError, match="from two to 7 different runs"):
         write_comparison("runs", runs, span=None, agent="champion", file=None)
-
-
-def test_a_server_gets_the_short_form_of_a_report_and_costs_none_if_it_does_not_answer(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    def refuse() -> None:
-        raise httpx.ConnectError("Prefect's server does not answer")
-
-    created: list[dict[str, str]] = []
-    monkeypatch.setattr(reporter, "configured_api", lambda _: "http://server/api")
-    monkeypatch.setattr(reporter, "get_client", lambda **_: nullcontext())
-    monkeypatch.setattr(reporter, "require_server", lambda: None)
-    monkeypatch.setattr(reporter, "create_markdown_artifact", lambda **given: created.append(given))
-    report = report_of()
-    assert reporter.publish(report, tmp_path / "report.html") == "mine-report"
-    (artifact,) = created
-    assert report.verdict.statement in artifact["markdown"]
-    assert str(tmp_path / "report.html") in artifact["markdown"]
-    monkeypatch.setattr(reporter, "require_server", refuse)
-    assert reporter.publish(report, tmp_path / "report.html") is None
-    assert "Prefect has no page of the report: ConnectError" in caplog.text

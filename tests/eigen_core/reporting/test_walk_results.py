@@ -31,7 +31,6 @@ from eigen_core.reporting.report import is_report_of_walk, report_of_walk, repor
 from eigen_core.reporting.report_plots import plot_walk
 from eigen_core.runs.handle import Run
 from flows.cli.walk import print_walk, walk_document
-from flows.server import artifacts as publishing
 
 pytestmark = pytest.mark.thorough
 
@@ -111,10 +110,7 @@ def test_tables_plot_and_document_say_the_same(result: WalkResult) -> None:
     assert "interquartile mean of 2 total returns" in text
 
 
-def test_the_command_report_makes_the_report_of_a_walk(
-    walk: Walk, result: WalkResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(publishing, "configured_api", lambda _: None)
+def test_the_command_report_makes_the_report_of_a_walk(walk: Walk, result: WalkResult, tmp_path: Path) -> None:
     store, file = walk.config.checkpoint.store, tmp_path / "walk.html"
     save_walk(walk)
     assert is_report_of_walk(store, "years", span=None, agent="champion")
