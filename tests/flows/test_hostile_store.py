@@ -32,7 +32,6 @@ from eigen_core.checkpoint.session import create_run, open_session
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.checkpoint.uploads import UploadStatus
 from eigen_core.common.errors import InputError
-from eigen_core.common.records import GenerationRecord, RecordLog
 from eigen_core.config.explain import settings
 from eigen_core.config.machine_settings import MACHINE_SETTINGS
 from eigen_core.config.model import merge
@@ -40,7 +39,7 @@ from eigen_core.config.stored import stored_values
 from eigen_core.generation import evaluate, evolve, hold_out, snapshot, start_training, train
 from eigen_core.machine.profiling import Profile
 from eigen_core.market import build_panel
-from eigen_core.reporting.trackers import TensorBoardTracker, make_database
+from eigen_core.reporting.trackers import make_database
 from eigen_core.runs.journals import BlockedError, count_attempt, goodput_recorded
 from flows.cli.run_jobs import RunJob, train_in_subprocess
 from flows.server.state_directory import StateDirectory
@@ -320,11 +319,6 @@ def test_nothing_beside_the_runs_leads_elsewhere(hostile: Hostile, trained: Any,
     assert kind == "FIFO" or f"{path} is a symbolic link" in ended.output
 
 
-def _append_events(path: Path) -> None:
-    location = RunLocation.of(small_flow_config(path.parents[2]).checkpoint, "run")
-    TensorBoardTracker(location, small_flow_config(path.parents[2])).write(RecordLog(GenerationRecord), [])
-
-
 def _log_a_trial(path: Path) -> None:
     with patch("subprocess.Popen", side_effect=OSError), suppress(OSError):
         train_in_subprocess(RunJob("run", small_flow_config(path.parents[1]), ()), path, lambda: False)
@@ -350,7 +344,6 @@ _TAKEN.key_averages.return_value.table.return_value = "table"
 _CHANGED_IN_PLACE: dict[str, Callable[[Path], object]] = {
     "runs/run/lock": lambda path: FileLock(path).require("Run 'run'"),
     "runs/run/alive": _beat,
-    "runs/run/tensorboard/events.out.tfevents.eigen": _append_events,
     "runs/mlflow.db": lambda path: make_database(path, path.with_name("run")),
     "runs/.sweeps/mine.log": _log_a_trial,
     "run-profile/train.txt": lambda path: Profile(path.parent, 1).write("train", _TAKEN),
