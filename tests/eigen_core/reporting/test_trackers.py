@@ -91,6 +91,7 @@ def test_a_tracker_that_hangs_is_left_behind(
     tracker.may_go_on.set()
 
 
+@pytest.mark.thorough
 def test_a_password_of_the_environment_is_in_no_warning_and_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
