@@ -20,7 +20,7 @@ import torch
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
 from eigen_core.judging.backtest import task_backtest
-from eigen_core.judging.walk_forward import plan_walk, pool_excess
+from eigen_core.judging.walk_forward import plan_walk, pool_excess, with_purge
 from eigen_core.market import build_panel
 from eigen_core.trading.synthetic import FEATURE, planted_signal
 
@@ -62,6 +62,7 @@ def ridge_row(preset: str, settings: list[str], folder: Path, edge: float | None
         write_planted_prices(config, edge, folder / "planted.csv")
         given = [f"market.data={folder / 'planted.csv'}", 'market.own_features=["columns"]']
         config = load_config(preset, ["device=cpu", *settings, *given])
+    config = with_purge(config, None)
     walk = plan_walk("ridge", config, np.asarray(build_panel(config)[0].dates), _FOLDS)
     grown, matched, excess = 1.0, np.ones(1), []
     for _, of_fold in walk.runs():
