@@ -54,12 +54,6 @@ class Population:
     def clone(self) -> "Population":
         return self.from_tensors(self.tensors(), self.weights.device)
 
-    @classmethod
-    def joined(cls, parts: "Sequence[Population]") -> "Population":
-        """Return the agents of all `parts`, one part after another; tensors are copied."""
-        state = {name: torch.cat([part.state[name] for part in parts]) for name in parts[0].state}
-        return cls(torch.cat([part.weights for part in parts]), state)
-
     def with_weights(self, weights: Tensor) -> "Population":
         """Return agents with `weights`, `[agents, parameters]`; each gets the state of the one agent in `self`."""
         repeated = {name: held.repeat(len(weights), *[1] * (held.dim() - 1)) for name, held in self.state.items()}

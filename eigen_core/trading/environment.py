@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 
@@ -513,13 +512,8 @@ class TradingEnvironment:
             raise RuntimeError("The episodes are not over: call step until `done`, then read rewards and trades.")
         return self._summary
 
-    def trades(self) -> pd.DataFrame:
-        """Return all trades of the episodes, one a row, sorted by episode, decision and then rank.
-
-        Columns: episode (from 0), asset (number of its column in the panel), decision_day, fill_day, exit_day (days of
-        the prices), entry, exit (prices of one share, slippage included), target (price at which the sale target is
-        reached), coefficient, gain (net, a fraction), value (reward), reason of the sale (`target`; `time`: the holding
-        time ended; `delisted`: the asset had ended, see `Fills`).
+    def orders(self) -> tuple[Orders, Tensor]:
+        """Return the orders of all decisions, and which became trades (bool): each `[E, decisions, K]`.
 
         Raises:
             RuntimeError: the episodes are not over, or trades were not recorded.
@@ -527,33 +521,9 @@ class TradingEnvironment:
         if not self._record_trades:
             raise RuntimeError("Trades were not recorded: create the trading environment with record_trades=True.")
         self.summary()  # raises before their end
-        orders, bought = self._orders()
-        episode, step, _ = (index.cpu() for index in bought.nonzero(as_tuple=True))
-        # Rows of a boolean selection come in the order of nonzero: episode by episode, each by its decisions.
-        trade = {name: values[bought].cpu() for name, values in vars(orders).items()}
-        decision_day = self._first_days.cpu()[episode] + step
-        columns = {
-            "episode": episode,
-            "asset": trade["asset"],
-            "decision_day": decision_day,
-            "fill_day": decision_day + fill_offset(self.trading),
-            "exit_day": decision_day + trade["exit_offset"],
-            "entry": trade["entry"],
-            "exit": trade["exit"],
-            "target": target_price(self.trading, trade["entry"], trade["target"]),
-            "coefficient": trade["coefficient"],
-            "gain": trade["gain"],
-            "value": trade["value"],
-        }
-        table = pd.DataFrame({name: values.numpy() for name, values in columns.items()})
-        table["reason"] = np.where(trade["at_target"].numpy(), "target", "time")
-        if self.trading.bookkeeping == "exact":
-            delisted = self.prices.fills(self.trading).exit_delisted.cpu()[decision_day, trade["asset"]]
-            table.loc[(delisted & ~trade["at_target"]).numpy(), "reason"] = "delisted"
-        return table
+        return self._orders()
 
     def _orders(self) -> tuple[Orders, Tensor]:
-        """Return the orders of all decisions, and which became trades (bool): each `[E, decisions, K]`."""
         asset, coefficient, target, held = (torch.stack(parts, dim=1) for parts in zip(*self._decisions, strict=True))
         days = self._decided_days()
         orders = [

@@ -13,6 +13,7 @@ from eigen_core.config import AccountConfig, TradingConfig
 from eigen_core.trading.environment import TradingEnvironment
 from eigen_core.trading.equity import Accounts, Values, daily_rates, share_of
 from eigen_core.trading.order_fills import Fills, OrderCosts, fill_offset
+from eigen_core.trading.orders import target_price
 from eigen_core.trading.prices import Prices
 
 # Cash below this share of the capital is a rounding error, and buys nothing.
@@ -285,16 +286,19 @@ def trade_day_by_day(known: Prices, trading: TradingConfig, days: int, traders: 
     while not environment.done:
         step = environment.step_index
         environment.step(*(decide(step, environment.portfolio()) if step < days else (nothing, nothing)))
-    table = environment.trades()
-    trader, day = table["episode"].to_numpy(), table["decision_day"].to_numpy()
-    asset, fill_day = table["asset"].to_numpy(), table["fill_day"].to_numpy()
-    made = (trader, day, table.groupby(["episode", "decision_day"]).cumcount().to_numpy())
-    opened = ~torch.isnan(known.open).cpu().numpy()
-    trades = DecidedTrades.none(traders, days, trading.purchases_per_day)
-    trades.asset[made] = asset
-    trades.at_open[made] = opened[fill_day, asset] & (trading.fill == "next_open")
-    trades.at_target[made] = table["reason"].to_numpy() == "target"
-    trades.delisted[made] = table["reason"].to_numpy() == "delisted"
-    for name in ("exit_day", "entry", "exit", "target", "coefficient"):
-        getattr(trades, name)[made] = table[name].to_numpy()
-    return trades
+    orders, bought = environment.orders()
+    # The trades of a day come first, by rank.
+    order = (~bought).to(torch.uint8).argsort(dim=-1, stable=True)
+    found = {name: values.gather(-1, order).cpu().numpy() for name, values in {**vars(orders), "made": bought}.items()}
+    made, asset, decided = found["made"], found["asset"], np.arange(days)[:, None]
+    target, at_target = target_price(trading, orders.entry, orders.target).gather(-1, order), found["at_target"]
+    delisted = known.fills(trading).exit_delisted.cpu().numpy()[decided, asset] & ~at_target
+    opened = ~torch.isnan(known.open).cpu().numpy()[decided + fill_offset(trading), asset]
+    columns = {name: found[name] for name in ("asset", "entry", "exit", "coefficient", "at_target")} | {
+        "exit_day": decided + found["exit_offset"],
+        "target": target.cpu().numpy(),
+        "delisted": delisted & (trading.bookkeeping == "exact"),
+        "at_open": opened & (trading.fill == "next_open"),
+    }
+    none = vars(DecidedTrades.none(traders, days, made.shape[2]))
+    return DecidedTrades(**{name: np.where(made, values, none[name]) for name, values in columns.items()})

@@ -11,7 +11,10 @@ from numpy.typing import NDArray
 
 from eigen_core.config import MarketConfig, TradingConfig
 from eigen_core.market.panel import Panel, Splits
+from eigen_core.trading.environment import TradingEnvironment
 from eigen_core.trading.equity import EquityCurve
+from eigen_core.trading.order_fills import fill_offset
+from eigen_core.trading.orders import target_price
 from eigen_core.trading.prices import Prices, precedence_of
 from eigen_core.trading.trades import DecidedTrades, trade_day_by_day
 
@@ -84,6 +87,27 @@ def decided_trades(known: Prices, trading: TradingConfig, coefficients: Array, t
     wanted, sold = (torch.tensor(values) for values in np.broadcast_arrays(coefficients, targets))
     agents, days, _ = wanted.shape
     return trade_day_by_day(known, trading, days, agents, lambda day, _: (wanted[:, day], sold[:, day]))
+
+
+def trades_of(environment: TradingEnvironment) -> pd.DataFrame:
+    """The trades of all episodes, one a row, sorted by episode, decision and then rank."""
+    trading, (orders, bought) = environment.trading, environment.orders()
+    episode, step, _ = bought.nonzero(as_tuple=True)
+    trade = {name: values[bought] for name, values in vars(orders).items()}
+    decision_day = environment.days[episode] - environment.step_index + step
+    columns = {
+        "episode": episode,
+        "asset": trade["asset"],
+        "decision_day": decision_day,
+        "fill_day": decision_day + fill_offset(trading),
+        "exit_day": decision_day + trade["exit_offset"],
+        **{name: trade[name] for name in ("entry", "exit")},
+        "target": target_price(trading, trade["entry"], trade["target"]),
+        **{name: trade[name] for name in ("coefficient", "gain", "value")},
+    }
+    delisted = environment.prices.fills(trading).exit_delisted[decision_day, trade["asset"]]
+    reasons = [trade["at_target"], delisted & (trading.bookkeeping == "exact")]
+    return pd.DataFrame(columns).assign(reason=np.select([*map(np.asarray, reasons)], ["target", "delisted"], "time"))
 
 
 @dataclass

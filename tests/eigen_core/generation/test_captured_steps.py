@@ -54,8 +54,8 @@ thorough, nightly = [pytest.mark.thorough], [pytest.mark.thorough, pytest.mark.s
 @pytest.mark.parametrize(
     ("settings", "learned"),
     [
-        pytest.param(sections("ddpg", "filter_bank", 4), [4], id="ddpg"),
-        pytest.param(sections("ddpg", "tcn"), [5], id="ddpg, tcn", marks=thorough),
+        pytest.param(sections("ddpg", "filter_bank", 4), [4], id="ddpg", marks=thorough),
+        pytest.param(sections("ddpg", "tcn"), [5], id="ddpg, tcn", marks=nightly),
         # Its actor moves in every second step.
         pytest.param(sections("td3", "filter_bank", 7), [3, 4], id="td3", marks=nightly),
         pytest.param(sections("sac", "filter_bank"), [5], id="sac", marks=thorough),

@@ -12,6 +12,7 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from science_cases import random_panel, small_config
+from trading_cases import trades_of
 
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
@@ -70,7 +71,7 @@ def trace(panel: Panel, config: Config, start: int) -> Trace:
         action = actions[:, min(environment.step_index, config.trading.trading_days - 1)]
         environment.step(action[..., 0], action[..., 1])
     days = np.arange(start, start + config.trading.trading_days)
-    return Trace(np.asarray(panel.features), days, portfolios.numpy(), actions.numpy(), environment.trades())
+    return Trace(np.asarray(panel.features), days, portfolios.numpy(), actions.numpy(), trades_of(environment))
 
 
 def price_table(seed: int) -> pd.DataFrame:

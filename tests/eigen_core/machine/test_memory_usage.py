@@ -87,7 +87,7 @@ def test_a_child_that_is_just_being_started_does_not_count_as_a_second_process()
 _PIECES = """
 import sys
 import psutil
-from eigen_core import machine as memory
+from eigen_core.machine import memory_usage as memory
 
 if "tuned" in sys.argv:
     memory.tune_allocator()

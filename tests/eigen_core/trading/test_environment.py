@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from trading_cases import Array, SlowEpisode, panel_of, prices_of, random_panel
+from trading_cases import Array, SlowEpisode, panel_of, prices_of, random_panel, trades_of
 
 from benchmarks.halts import market
 from eigen_core.common.errors import InputError
@@ -92,7 +92,7 @@ def assert_both_forms_equal(
         np.testing.assert_allclose(summary.reward, slow_rewards.sum(axis=1), rtol=1e-9, atol=1e-9)
     if trading.bookkeeping == "exact":
         _assert_portfolios_equal(np.stack(portfolios, axis=1), slow)
-    table = environment.trades()
+    table = trades_of(environment)
     _assert_trades_equal(table, slow)
     return table
 
@@ -333,11 +333,11 @@ def test_misuse_is_refused() -> None:
     environment.reset(torch.tensor([0]))
     with pytest.raises(ValueError, match=r"\[1, 3\]"):
         environment.step(torch.zeros(1, 4), torch.zeros(1, 3))
-    for early in (environment.rewards, environment.summary, recording.trades):
+    for early in (environment.rewards, environment.summary, recording.orders):
         with pytest.raises(RuntimeError, match="not over"):
             early()
     with pytest.raises(RuntimeError, match="record_trades"):
-        environment.trades()
+        environment.orders()
 
 
 @pytest.mark.parametrize("broken", ["coefficient", "target", "rank", "infinite coefficient", "price"])
