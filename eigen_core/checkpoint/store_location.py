@@ -10,7 +10,6 @@ from eigen_core.checkpoint.store import GcsLocation, LocalStore, Store
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import require_own_files
 from eigen_core.common.text import has_credentials
-from eigen_core.config.model import CheckpointConfig
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _SCHEME_WITHOUT_SLASHES = re.compile(r"(?:gs|gcs|s3|file|memory|https?):(?!//)", re.IGNORECASE)
@@ -96,6 +95,9 @@ def run_root(url: str, local: str) -> Path:
 
 def command_for(command: str, run: str, store: str) -> str:
     """Return the command `eigen` of this name for a run of a store (URL or path), to be pasted into a shell here."""
+    # Imported here because a command that prints its help must not load all settings.
+    from eigen_core.config.model import CheckpointConfig
+
     usual = CheckpointConfig().store
     option = "" if store in (usual, str(store_folder(usual))) else f" --store {shlex.quote(store)}"
     return f"eigen {command} {run}{option}"
