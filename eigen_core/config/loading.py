@@ -50,6 +50,11 @@ def config_from_values(values: Mapping[str, Any]) -> Config:
         raise InputError(_sentence(error)) from error
 
 
+def changed(config: Config, values: Mapping[str, Any]) -> Config:
+    """Return `config` with nested settings `values`; `InputError` as `config_from_values`."""
+    return config_from_values(merge(config.model_dump(), values)) if values else config
+
+
 def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
     """Return `key=value` settings as nested dictionaries; raise `InputError` for unknown or repeated keys."""
     values: dict[str, Any] = {}

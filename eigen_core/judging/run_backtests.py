@@ -18,8 +18,8 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.files import explained, replacing
 from eigen_core.common.records import parse_history
 from eigen_core.common.text import count, quoted
-from eigen_core.config import Config, merge
-from eigen_core.config.loading import config_from_values, differing_keys, parse_assignments
+from eigen_core.config import Config
+from eigen_core.config.loading import changed, differing_keys, parse_assignments
 from eigen_core.config.registry import has_prices
 from eigen_core.generation.state import resolve_device, same_prices
 from eigen_core.judging.backtest import SpanResult, task_backtest
@@ -186,14 +186,14 @@ def config_to_judge(
             "portfolio."
         )
     config = run.config_to_resume(data)
-    changed = config_from_values(merge(config.model_dump(), parse_assignments(settings)))
-    for key in differing_keys(config, changed):
+    judged = changed(config, parse_assignments(settings))
+    for key in differing_keys(config, judged):
         if not key.startswith(sections) or not is_changeable(key):
             raise InputError(
                 f"{key} is fixed by the run: leave it out. Here only changeable settings under "
                 f"{' and '.join(section.rstrip('.') for section in sections)} can be given."
             )
-    return changed
+    return judged
 
 
 def _default_span(status: RunStatus) -> str:

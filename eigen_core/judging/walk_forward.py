@@ -21,8 +21,8 @@ from eigen_core.checkpoint.store import WALKS, MissingObjectError, Store, check_
 from eigen_core.checkpoint.store_location import open_store, own_folder
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import Excess
-from eigen_core.config import BatchSamplingConfig, Config, merge
-from eigen_core.config.loading import config_from_values
+from eigen_core.config import BatchSamplingConfig, Config
+from eigen_core.config.loading import changed
 from eigen_core.config.registry import has_prices
 from eigen_core.config.stored import config_from_stored, stored_values
 from eigen_core.judging.backtest import SpanResult, outcome_days
@@ -85,7 +85,7 @@ class Walk:
     def config_of(self, fold: Fold, seed: int) -> Config:
         first = self.config.market.first_date if self.train_days is None else fold.train.first
         market = {"first_date": first, "last_date": fold.played.last}
-        return config_from_values(merge(self.config.model_dump(), {"market": market, "seed": seed}))
+        return changed(self.config, {"market": market, "seed": seed})
 
     def runs(self) -> Iterator[tuple[str, Config]]:
         """Yield the name and the configuration of each run: fold by fold, seed by seed."""
@@ -166,7 +166,7 @@ def with_purge(config: Config, purge_days: int | None) -> Config:
     """
     traded = outcome_days(config) if has_prices(config.task) else 0
     days = config.market.window + traded if purge_days is None else purge_days
-    return config_from_values(merge(config.model_dump(), {"market": {"purge_days": days}}))
+    return changed(config, {"market": {"purge_days": days}})
 
 
 def folder_of(walk: Walk) -> Path:

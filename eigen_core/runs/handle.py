@@ -30,7 +30,7 @@ from eigen_core.common.records import (
 from eigen_core.common.text import listed, quoted
 from eigen_core.config import Config, merge
 from eigen_core.config.explain import flatten
-from eigen_core.config.loading import config_from_values, differing_keys, values_of_environment
+from eigen_core.config.loading import changed, differing_keys, values_of_environment
 from eigen_core.config.machine_settings import MACHINE_SETTINGS, TASK_VARIABLE, machine_values, names_module
 from eigen_core.config.market import absolute_data, own_path
 from eigen_core.config.model import CheckpointConfig
@@ -183,9 +183,9 @@ class Run:
         """
         store, local = self._settings.store, self._settings.local
         config = _config_of(self.location, self._latest_values, self._own)
-        config = _changed(config, checkpoint={"store": store} | ({"local": local} if is_remote(store) else {}))
+        config = changed(config, {"checkpoint": {"store": store} | ({"local": local} if is_remote(store) else {})})
         known = self._known
-        return config if known is None else _changed(config, market={"data": known.data})
+        return config if known is None else changed(config, {"market": {"data": known.data}})
 
     @cached_property
     def _known(self) -> OwnSettings | None:
@@ -207,7 +207,7 @@ class Run:
         before = own_path(config.market.data)
         given = data or (before and os.environ.get("EIGEN_DATA"))
         if given:
-            return self.on_its_days(_changed(config, market={"data": absolute_data(given)}))
+            return self.on_its_days(changed(config, {"market": {"data": absolute_data(given)}}))
         unknown = self.location.remote and self._known is None
         if before is not None and (unknown or not Path(os.path.expanduser(before)).exists()):
             why = "this machine does not know where it is" if unknown else "it is not there any more"
@@ -235,10 +235,8 @@ class Run:
         )
         begun = _config_of(self.location, self._begun_values).market
         # `require_same_settings` refuses dates that a user names.
-        return _changed(
-            config,
-            market={name: day for name, day in days.items() if getattr(config.market, name) == getattr(begun, name)},
-        )
+        kept = {name: day for name, day in days.items() if getattr(config.market, name) == getattr(begun, name)}
+        return changed(config, {"market": kept})
 
     @property
     def _origin(self) -> Mapping[str, Any]:
@@ -497,10 +495,6 @@ def require_trusted_task(task: str, subject: str, named: Sequence[str | None]) -
 def _given(store: str, local: str) -> CheckpointConfig:
     of_environment = values_of_environment(os.environ).get("checkpoint", {}) if local == _LOCAL else {}
     return CheckpointConfig(**{"store": store, "local": local, **of_environment})
-
-
-def _changed(config: Config, **sections: Mapping[str, Any]) -> Config:
-    return config_from_values(merge(config.model_dump(), sections))
 
 
 @cache

@@ -149,15 +149,15 @@ def sentences(command: Callable[P, None]) -> Callable[P, None]:
             say(sentence)
             if END_PIPE in os.environ:
                 with suppress(OSError):
-                    told = json.dumps({"end": end_of(error), "sentence": sentence[:_LONGEST_TOLD]})
+                    told = json.dumps({"end": end_of(error), "sentence": sentence[: END_BYTES // 8]})
                     os.write(int(os.environ[END_PIPE]), told.encode())
             raise typer.Exit(code) from error
 
     return speaking
 
 
-# The reader waits for the end of the process: what is written must fit into the pipe.
-_LONGEST_TOLD = 8_000
+END_BYTES = 1 << 16
+"""Size of a pipe: all that is told must fit into it, as JSON, since the reader waits for the end of the process."""
 END_PIPE = "EIGEN_END_PIPE"
 """Variable with the descriptor of a pipe, on which a command tells the process that started it how it ended early."""
 

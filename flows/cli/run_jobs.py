@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING, Any
 from eigen_core.common.errors import FOLLOWS, End, InputError, Job, Next, Stopped, StoppedByMemory
 from eigen_core.common.files import without_file
 from eigen_core.common.process import environment_without_instructions, stop_with_this_process
-from flows.cli.common import END_PIPE, EXIT_MEMORY
+from flows.cli.common import END_BYTES, END_PIPE, EXIT_MEMORY
 from flows.cli.console import stop_signals
 
 if TYPE_CHECKING:
     from eigen_core.config import Config
 
 POLL_SECONDS = 0.5
-_MOST_TOLD = 1 << 16
 # A training that is asked to stop waits 15 s for uploads, and then reports its end to Prefect.
 _STOP_SECONDS = 60.0
 AGAIN = "Run the same command again to continue."
@@ -117,7 +116,7 @@ def train_in_subprocess(run: RunJob, log: Path, is_stopped: IsStopped, folder: s
     # A process that it has left behind may hold the pipe open: do not wait for it.
     os.set_blocking(reading, False)
     with open(reading, "rb", buffering=0) as pipe:
-        told = pipe.read(_MOST_TOLD) or b""
+        told = pipe.read(END_BYTES) or b""
     return JobResult.of(process.returncode, log.read_text(encoding="utf-8", errors="replace"), told)
 
 

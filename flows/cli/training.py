@@ -101,8 +101,7 @@ def resume(
 
     --set accepts only settings that do not change this result, such as workers.
     """
-    from eigen_core.config import merge
-    from eigen_core.config.loading import config_from_values, parse_assignments
+    from eigen_core.config.loading import changed, parse_assignments
     from eigen_core.config.machine_settings import machine_values
     from eigen_core.config.model import CheckpointConfig
 
@@ -116,7 +115,7 @@ def resume(
 
         run = Run.open(place.store, name, place.local, own)
         config = run.config_to_resume(given.get("market", {}).get("data"))
-        config = config_from_values(merge(config.model_dump(), given))
+        config = changed(config, given)
         if "local" in checkpoint:
             # The run is opened in the folder that has it; from now on its folder is the one that was named.
             run = Run.of(config, name)

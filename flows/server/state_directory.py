@@ -22,7 +22,7 @@ from eigen_core.common.errors import InputError, Stopped
 from eigen_core.common.files import ForeignPlaceError, explained, open_to_append, place, replacing
 from eigen_core.common.process import default_cache_root
 from eigen_core.config import Config, merge
-from eigen_core.config.loading import config_from_values, values_of_environment
+from eigen_core.config.loading import changed, values_of_environment
 from eigen_core.config.model import CheckpointConfig
 
 Component = Literal["server", "worker"]
@@ -45,22 +45,19 @@ class LocalProcess(ProcessIdentity):
 
     def children(self, *, recursive: bool = False) -> list["LocalProcess"]:
         with suppress(psutil.NoSuchProcess):
-            if (process := self._process()) is not None:
-                return [LocalProcess.of(child.pid) for child in process.children(recursive=recursive)]
+            return [LocalProcess.of(child.pid) for child in self._process().children(recursive=recursive)]
         return []
 
     def runs(self, word: str) -> bool:
         """Return whether `word` is an argument of the process's command."""
         with suppress(psutil.NoSuchProcess):
-            process = self._process()
-            return process is not None and word in process.cmdline()
+            return word in self._process().cmdline()
         return False
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to the process, unless it has ended."""
         with suppress(psutil.NoSuchProcess):
-            if (process := self._process()) is not None:
-                process.send_signal(number)
+            self._process().send_signal(number)
 
     def wait(self, seconds: float) -> bool:
         return wait_until(lambda: not self.is_alive(), seconds)
@@ -80,12 +77,12 @@ class LocalProcess(ProcessIdentity):
             process.send(signal.SIGKILL)
         return all(process.wait(_KILLED_SECONDS) for process in everything)
 
-    def _process(self) -> psutil.Process | None:
-        """Return psutil's object, which never signals a later process of the same id; None if the process has ended."""
-        with suppress(psutil.NoSuchProcess):
-            process = psutil.Process(self.pid)
-            return process if self.is_alive() else None
-        return None
+    def _process(self) -> psutil.Process:
+        """Return psutil's object, which never signals a later process of the same id; it may raise `NoSuchProcess`."""
+        process = psutil.Process(self.pid)
+        if not self.is_alive():
+            raise psutil.NoSuchProcess(self.pid)
+        return process
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, every: float = _POLL_SECONDS) -> bool:
@@ -319,18 +316,17 @@ def store_here(worker: ProcessRecord | None, given: str | None = None) -> str:
     return absolute_store(named or default, folder)
 
 
-def of_this_machine(config: Config, launched: Mapping[str, Any]) -> Config:
+def of_this_machine(config: Config, launched: Mapping[str, Any] | None = None) -> Config:
     """Return a configuration with this machine's settings: from environment variables, overridden by `launched`.
 
-    `launched`: the settings that `eigen launch` has recorded here for the run; a task among them is ignored.
+    `launched`: the settings that `eigen launch` has recorded here for the run; a task among them is ignored. None: only
+    a default store is replaced, by that of EIGEN_STORE.
     """
-    own = merge(values_of_environment(os.environ), {key: value for key, value in launched.items() if key != "task"})
-    workers = {} if own.get("scheduler") is None else {"workers": 0}
-    return with_store_of_environment(config_from_values(merge(config.model_dump(), {**own, **workers})))
-
-
-def with_store_of_environment(config: Config) -> Config:
-    found = store_from_environment(os.environ)
-    if found is None or config.checkpoint.store != CheckpointConfig().store:
-        return config
-    return config_from_values(merge(config.model_dump(), {"checkpoint": {"store": found}}))
+    own: dict[str, Any] = {}
+    if launched is not None:
+        own = merge(values_of_environment(os.environ), {key: value for key, value in launched.items() if key != "task"})
+        own |= {} if own.get("scheduler") is None else {"workers": 0}
+    store, named = own.get("checkpoint", {}).get("store", config.checkpoint.store), store_from_environment(os.environ)
+    if named is not None and store == CheckpointConfig().store:
+        own = merge(own, {"checkpoint": {"store": named}})
+    return changed(config, own)

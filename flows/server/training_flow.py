@@ -35,7 +35,7 @@ from flows.server import flow_runs
 from flows.server.artifacts import Reporter, retry_once, server_is_there
 from flows.server.pages import RunPages
 from flows.server.prefect_settings import LOGGERS
-from flows.server.state_directory import StateDirectory, of_this_machine, with_store_of_environment
+from flows.server.state_directory import StateDirectory, of_this_machine
 from tasks import TASKS
 
 logger = logging.getLogger(__name__)
@@ -158,7 +158,7 @@ def with_own_settings(config: Config, run: str | None) -> Config:
             EIGEN_TASK nor `eigen launch` names; or environment variables contradict each other.
     """
     if flow_runs.own_deployment() is None:
-        return with_store_of_environment(config)
+        return of_this_machine(config)
     launched = {} if run is None else _launch_settings(run)
     _require_parameters_of_a_run(config)
     require_trusted_task(config.task, "This flow run plays", [launched.get("task"), os.environ.get(TASK_VARIABLE)])

@@ -130,9 +130,14 @@ def test_without_any_unfinished_run_it_goes_off(deployed: Deployed, tmp_path: Pa
 
 
 def test_what_cannot_be_trained_is_not_tried_again(deployed: Deployed, tmp_path: Path) -> None:
-    deployed.switch_on()
-    config = small_flow_config(tmp_path, market={"data": str(tmp_path / "nowhere.csv")})
-    with pytest.raises(InputError, match=r"nowhere\.csv"):
+    set_schedule(deployed.client, deployed.client.read_deployment(deployed.number), True)
+    config = small_flow_config(tmp_path, market={"data": str(tmp_path / "prices.csv")})
+    with pytest.raises(InputError, match=r"There is no file or folder .*prices\.csv"):
+        asked(config, "mine")
+    # The disk with the prices may come back.
+    assert deployed.is_on
+    (tmp_path / "prices.csv").touch()
+    with pytest.raises(InputError, match=r"prices\.csv"):
         asked(config, "mine")
     assert not deployed.is_on
 
