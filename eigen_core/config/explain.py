@@ -17,7 +17,11 @@ _NAMED = {
     **{f"{section}.{one.key}": f"one of {', '.join(one.models)}" for section, one in VARIANTS.items()},
 }
 _DESCRIPTIONS = {
-    f"{section}.{one.key}": one.common.model_fields[one.key].description for section, one in VARIANTS.items()
+    f"{section}.{one.key}": " ".join(
+        [str(one.common.model_fields[one.key].description)]
+        + [f"`{name}`: {model.__doc__}" for name, model in one.models.items() if model.__doc__]
+    )
+    for section, one in VARIANTS.items()
 }
 _KINDS = {
     "integer": "a whole number",

@@ -95,11 +95,7 @@ class LearnerConfig(Section):
     """Settings of all learning algorithms."""
 
     algorithm: LearnerName
-    """Update rule. `ddpg`: deep deterministic policy gradient; `td3`: with two critics, a delayed policy and smoothed
-    targets; `sac`: soft actor-critic, a stochastic policy with two critics and a learned temperature; `ppo`: proximal
-    policy optimization, on the generation's own episodes only; `counterfactual`: regression on the gain of every asset
-    on every training day at every sale target, traded or not; `direct`: gradient ascent on the growth of the account
-    (task `portfolio`)."""
+    """Update rule."""
     critic_learning_rate: NonNegative = 3e-4
     """Learning rate of the critic and the encoder; with `counterfactual` of all weights."""
     weight_decay: NonNegative = 1e-5
@@ -292,10 +288,7 @@ class EvolutionConfig(Section):
     """Settings common to all population methods, which make the next population at the end of each generation."""
 
     method: MethodName
-    """Population method. `genetic`: elites, crossover and mutation over agents that all learn; `cem`: actors are drawn
-    from a distribution, some of them learn, and the fittest update it; `erl`: a genetic algorithm over some agents, and
-    others that learn and are copied over these; `pbt`: all agents learn, each with its own learning rates, discount,
-    reward scale and noise, and the weakest copy the fittest and perturb these settings."""
+    """Population method."""
 
 
 class BreedingConfig(EvolutionConfig):
@@ -382,7 +375,8 @@ class ErlConfig(BreedingConfig):
 
 
 class PbtConfig(EvolutionConfig):
-    """Population based training: agents learn, each with its own learning rates, discount, reward scale and noise."""
+    """Population based training: each agent learns by its own learning rates, discount, reward scale and noise, and the
+    weakest copy the fittest and perturb these settings."""
 
     method: Literal["pbt"] = "pbt"
     sync_generations: Count = 10
