@@ -392,19 +392,17 @@ class TradingEnvironment:
     at step `trading.no_trade_step`. But for rounding, `trading.credit` does not change the sum over an episode.
 
     The host waits for a GPU only at the last step, and in `reset` if the first days are on the GPU. After the last step
-    rewards, summary and, with `record_trades`, trades are kept. `held_prices` defaults to `HeldPrices.of`.
+    rewards, summary and orders are kept. `held_prices` defaults to `HeldPrices.of`.
     """
 
     def __init__(
         self,
         prices: Prices,
         trading: TradingConfig,
-        record_trades: bool = False,
         held_prices: HeldPrices | None = None,
     ) -> None:
         self.prices = prices
         self.trading = trading
-        self._record_trades = record_trades
         self._step_index = trading.episode_days
         self._positions: Positions | None = None
         self._summary: EpisodeSummary | None = None
@@ -509,17 +507,14 @@ class TradingEnvironment:
     def summary(self) -> EpisodeSummary:
         """Return the results of the episodes; raise RuntimeError before their end."""
         if self._summary is None:
-            raise RuntimeError("The episodes are not over: call step until `done`, then read rewards and trades.")
+            raise RuntimeError("The episodes are not over: call step until `done`, then read rewards and orders.")
         return self._summary
 
     def orders(self) -> tuple[Orders, Tensor]:
-        """Return the orders of all decisions, and which became trades (bool): each `[E, decisions, K]`.
+        """Return the orders of all decisions, and which became trades (bool), each `[E, decisions, K]`.
 
-        Raises:
-            RuntimeError: the episodes are not over, or trades were not recorded.
+        Raise RuntimeError before the episodes' end.
         """
-        if not self._record_trades:
-            raise RuntimeError("Trades were not recorded: create the trading environment with record_trades=True.")
         self.summary()  # raises before their end
         return self._orders()
 
@@ -540,8 +535,6 @@ class TradingEnvironment:
     def _finish(self) -> None:
         self._positions = None
         self._rewards, self._summary = book_episodes(self.prices, self.trading, self._decided_days(), *self._orders())
-        if not self._record_trades:
-            self._decisions = []
 
 
 @torch.no_grad()

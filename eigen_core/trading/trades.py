@@ -280,7 +280,7 @@ def trade_day_by_day(known: Prices, trading: TradingConfig, days: int, traders: 
     `prices_of_span` returns them; `decide` is called once for each day with the portfolios of all `traders`.
     """
     as_one = {"trading_days": days, "settlement_days": trading.holding_days, "credit": "decision"}
-    environment = TradingEnvironment(known, trading.model_copy(update=as_one), record_trades=True)
+    environment = TradingEnvironment(known, trading.model_copy(update=as_one))
     environment.reset(torch.zeros(traders, dtype=torch.int64))
     nothing = torch.zeros((traders, known.assets))
     while not environment.done:

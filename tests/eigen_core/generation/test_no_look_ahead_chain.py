@@ -64,7 +64,7 @@ def trace(panel: Panel, config: Config, start: int) -> Trace:
     rows = task.roll_out(weights, starts, record=True).transitions
     assert rows is not None
     portfolios, actions = (torch.unflatten(rows[name], 0, (3, -1)) for name in ("portfolio", "action"))
-    environment = TradingEnvironment(task.prices, config.trading, record_trades=True)
+    environment = TradingEnvironment(task.prices, config.trading)
     environment.reset(torch.full((3,), start))
     while not environment.done:
         # No decision of a day of settlement counts.

@@ -69,7 +69,7 @@ def assert_both_forms_equal(
 ) -> pd.DataFrame:
     """Compare rewards, results, portfolios and trades of both forms with slow episodes; return the trades."""
     prices, given = prices_of(panel), [torch.tensor(values) for values in actions]
-    environment = TradingEnvironment(prices, trading, record_trades=True)
+    environment = TradingEnvironment(prices, trading)
     environment.reset(torch.tensor(first_days))
     portfolios = []
     for step in range(trading.episode_days):
@@ -327,17 +327,14 @@ def test_episodes_must_stay_inside_the_prices() -> None:
 def test_misuse_is_refused() -> None:
     prices = prices_of(random_panel(1, 60, 3))
     environment = TradingEnvironment(prices, TradingConfig(**SMALL))
-    recording = TradingEnvironment(prices, TradingConfig(**SMALL), record_trades=True)
     with pytest.raises(RuntimeError, match="reset"):
         environment.step(torch.zeros(1, 3), torch.zeros(1, 3))
     environment.reset(torch.tensor([0]))
     with pytest.raises(ValueError, match=r"\[1, 3\]"):
         environment.step(torch.zeros(1, 4), torch.zeros(1, 3))
-    for early in (environment.rewards, environment.summary, recording.orders):
+    for early in (environment.rewards, environment.summary, environment.orders):
         with pytest.raises(RuntimeError, match="not over"):
             early()
-    with pytest.raises(RuntimeError, match="record_trades"):
-        environment.orders()
 
 
 @pytest.mark.parametrize("broken", ["coefficient", "target", "rank", "infinite coefficient", "price"])
@@ -361,7 +358,7 @@ def test_what_is_not_finite_is_an_error(broken: str) -> None:
 def test_nothing_is_kept_of_past_episodes() -> None:
     prices, weights = prices_of(random_panel(3, 100, 4)), torch.ones(4, requires_grad=True)
     environments = [
-        TradingEnvironment(prices, TradingConfig(**SMALL), record_trades=True),
+        TradingEnvironment(prices, TradingConfig(**SMALL)),
         TradingEnvironment(prices, TradingConfig(credit="marked", **SMALL)),
     ]
     kept = []
