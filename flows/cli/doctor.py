@@ -8,10 +8,9 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -22,7 +21,7 @@ from eigen_core.checkpoint.store import ANOTHER_FOLDER, LocalStore, StoreUnavail
 from eigen_core.checkpoint.store_location import is_remote, open_store, run_root
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import explained, nearest_existing
-from eigen_core.common.text import DISTRIBUTION, percent, size
+from eigen_core.common.text import percent, size
 from flows.cli.common import EXIT_OTHER, Json, RunOptions, run_options
 from flows.cli.console import output_console, print_json, print_line
 
@@ -129,7 +128,7 @@ class Doctor:
         import torch
 
         build = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built for the CPU"
-        return _versioned("torch", f"torch {torch.__version__}, {build}", torch.__version__.partition("+")[0])
+        return "ok", f"torch {torch.__version__}, {build}", ""
 
     def _device(self) -> Found:
         import torch
@@ -195,8 +194,7 @@ class Doctor:
         return "failed", run_plan.sentence(disk=False), advice
 
     def _prefect(self) -> Found:
-        have = version("prefect")
-        return _versioned("prefect", f"Prefect {have}", have)
+        return "ok", f"Prefect {version('prefect')}", ""
 
     def _api(self) -> Found:
         from flows.server.servers import configured_api, require_answer, require_database, require_home
@@ -285,18 +283,6 @@ class Doctor:
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or ["no more is known"])[0]
-
-
-def _versioned(package: str, found: str, have: str) -> Found:
-    """Return `found` as the result of a check: a warning if Eigen requires another version than `have` of `package`."""
-    needed: list[str] = []
-    with suppress(PackageNotFoundError):
-        needed = requires(DISTRIBUTION) or []
-    pinned = next((line.removeprefix(f"{package}==") for line in needed if line.startswith(f"{package}==")), have)
-    if pinned == have:
-        return "ok", found, ""
-    advice = f"Eigen is tested with {package} {pinned}: with another version, runs may fail or give other results."
-    return "warning", found, advice
 
 
 def _driver() -> str:

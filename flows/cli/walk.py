@@ -8,10 +8,9 @@ import typer
 from rich.console import Console
 
 from eigen_core.checkpoint.store import check_run_name
-from eigen_core.common.errors import InputError
 from eigen_core.common.text import percent
 from flows.cli import run_jobs
-from flows.cli.common import Json, RunOptions, RunsOn, examples, number, option, require_addresses, run_options
+from flows.cli.common import Json, RunOptions, RunsOn, examples, number, require_addresses, run_options
 from flows.cli.console import (
     PlainTable,
     attributes,
@@ -99,9 +98,7 @@ def walk(
     span_days: Annotated[int | None, number("Days that each fold trades.", shown="market.holdout_days")] = None,
     jobs: Annotated[int, number("Runs trained at a time, each in a process of its own.", most=1_000)] = 1,
     runs_on: RunsOn = None,
-    train_days: Annotated[
-        str, option("N|growing", "Training days of each fold; growing: all days before its validation.")
-    ] = "growing",
+    train_days: Annotated[int | None, number("Training days of each fold.", shown="all before its validation")] = None,
     options: RunOptions,
     as_json: Json = False,
 ) -> None:
@@ -115,7 +112,6 @@ def walk(
     config = load_config(options.preset, given)
     check_run_name(name)
     run_jobs.refuse_two_schedulers(config, runs_on)
-    days = _train_days(train_days)
     require_addresses()
     from eigen_core.judging.walk_forward import (
         folder_of,
@@ -135,7 +131,7 @@ def walk(
         config = with_purge(
             config, config.market.purge_days if "purge_days" in config.market.model_fields_set else None
         )
-        planned = plan_walk(name, config, build_panel(config)[0].dates, folds, train_days=days, seeds=seeds)
+        planned = plan_walk(name, config, build_panel(config)[0].dates, folds, train_days=train_days, seeds=seeds)
         require_same_walk(planned)
         runs = [(Run.of(one, run), one) for run, one in planned.runs()]
         left = [(run, one) for run, one in runs if not run.is_finished(one)]
@@ -160,14 +156,6 @@ def walk(
     plot_walk(result, folder / "equity.png")
     write_page(report_page(report_of_walk(result)), folder / "report.html")
     print_result(as_json, walk_document, print_walk, result, folder)
-
-
-def _train_days(text: str) -> int | None:
-    if text == "growing":
-        return None
-    if not text.isdecimal():
-        raise InputError(f"--train-days {text}: give a number of days, or growing.")
-    return int(text)
 
 
 def _own_settings(config: "Config") -> list[str]:

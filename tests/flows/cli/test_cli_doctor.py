@@ -103,13 +103,6 @@ def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch, folder: Path) 
     assert "nvidia-smi" in checks["device"]["advice"]
 
 
-def test_other_versions_than_those_tried_are_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "requires", lambda _: ["prefect==0.0.1", "torch==1.2.3", "TA-Lib<0.9,>=0.8"])
-    checks = found()
-    assert statuses(checks) == {"torch": "warning", "Prefect": "warning"}
-    assert "tested with prefect 0.0.1" in checks["Prefect"]["advice"]
-
-
 def test_a_package_that_cannot_be_loaded_is_one_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "talib", None)
     checks = found(code=1)

@@ -138,7 +138,6 @@ REFUSED: dict[str, tuple[list[str], str]] = {
         ["walk", "years", "--folds", "2", "--runs-on", MISSING],
         "cannot be reached",
     ),
-    "walk after no days": (["walk", "years", "--train-days", "some"], "give a number of days, or growing"),
     "sweep": (["sweep", "rates", "--vary", "learner.gama=0.9:0.99"], "learner.gamma"),
     "sweep beyond a bound": (["sweep", "rates", "--vary", "learner.gamma=0.9:1.5"], "learner.gamma"),
     "sweep with a scheduler that is gone": (
