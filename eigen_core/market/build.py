@@ -15,12 +15,12 @@ from eigen_core.common.progress import report_progress
 from eigen_core.config import Config, MarketConfig
 from eigen_core.machine.memory_usage import headroom_bytes, release_free_memory
 from eigen_core.market.cleaning import CleanPrices, clean_prices, prices_fingerprint
-from eigen_core.market.events import apply_events, refuse_suspicious
+from eigen_core.market.events import apply_events, refuse_suspicious, undecided_rows
 from eigen_core.market.features import PanelFeatures, Series, feature_functions, look_ahead_of_functions
 from eigen_core.market.formats import BAR
 from eigen_core.market.panel import Panel, Splits, load_panel, normalise, panel_fingerprint, store_panel
 from eigen_core.market.reading import Source, find_source, read_source
-from eigen_core.market.report import DataReport, describe_rows, distorting_rows
+from eigen_core.market.report import DataReport, describe_rows
 from eigen_core.market.trading_days import PriceRows, rows_of_days
 
 logger = logging.getLogger(__name__)
@@ -47,8 +47,7 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
     fingerprint = panel_fingerprint(source.hashes, market, computed[0] if computed else None)
     root = cache_root if cache_root is not None else default_cache_root()
     folder = root / "panels"
-    available = headroom_bytes(config.memory)
-    found = load_panel(folder, fingerprint, market, available)
+    found = load_panel(folder, fingerprint, config)
     if found is None:
         if computed is None:
             computed = _read_features(source, config)
@@ -61,7 +60,7 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
         del features, computed
         store_panel(folder, panel, report)
         # Return the stored panel: mapped, not a second copy in memory.
-        found = load_panel(folder, fingerprint, market, available) or (panel, report)
+        found = load_panel(folder, fingerprint, config) or (panel, report)
         del panel, report
         _release_free_memory()
     panel, report = found
@@ -123,11 +122,9 @@ def read_rows(source: Source, config: Config) -> PriceRows:
                 f"{source.path} has no day from {first or 'its first'} to {last or 'its last'}; its days are "
                 f"{days.min()} to {days.max()}: change market.first_date or market.last_date."
             )
-    decided = {(event.symbol, event.day) for event in market.price_events}
     while market.suspicious == "drop":
         _, report = clean_prices(rows, str(source.path), (), market.levels)
-        found = [row for row in distorting_rows(report.suspicious) if row.event == "drop"]
-        if not (found := [row for row in found if (row.symbol, row.day) not in decided]):
+        if not (found := [row for row in undecided_rows(report.suspicious, market) if row.event == "drop"]):
             break
         if len(found) > _MOST_DROPPED * len(days):
             raise InputError(

@@ -108,10 +108,15 @@ def _with_total_losses(rows: PriceRows, kept: np.ndarray) -> PriceRows:
     return replace(rows, prices=prices)
 
 
+def undecided_rows(suspicious: Sequence[SuspiciousRow], market: MarketConfig) -> list[SuspiciousRow]:
+    """Return the rows that distort metrics and about which `market.events` does not decide."""
+    decided = {(event.symbol, event.day) for event in market.price_events}
+    return [row for row in distorting_rows(suspicious) if (row.symbol, row.day) not in decided]
+
+
 def refuse_suspicious(suspicious: Sequence[SuspiciousRow], market: MarketConfig) -> None:
     """Raise `InputError` if rows distort metrics, unless `market.suspicious` or `market.events` decides about them."""
-    decided = {(event.symbol, event.day) for event in market.price_events}
-    found = [row for row in distorting_rows(suspicious) if (row.symbol, row.day) not in decided]
+    found = undecided_rows(suspicious, market)
     if market.suspicious == "keep" or not found:
         return
     each = {(row.symbol, row.day): f"{row.symbol} {row.day} {row.event}" for row in reversed(found)}

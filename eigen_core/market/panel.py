@@ -21,6 +21,8 @@ from safetensors.numpy import save_file
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import open_regular_file
 from eigen_core.config import Config, MarketConfig
+from eigen_core.config.model import MemoryConfig
+from eigen_core.machine.memory_usage import headroom_bytes
 from eigen_core.market.features import PanelFeatures, Series, forward_fill
 from eigen_core.market.formats import BAR
 from eigen_core.market.report import DataReport
@@ -275,13 +277,13 @@ def panel_fingerprint(
     return digest.hexdigest()
 
 
-def load_panel(folder: Path, fingerprint: str, market: MarketConfig, available: int) -> tuple[Panel, DataReport] | None:
-    """Return the cached panel, its arrays memory-mapped and read-only; None if missing, damaged or outdated, or larger
-    than the `available` memory (bytes)."""
+def load_panel(folder: Path, fingerprint: str, config: Config) -> tuple[Panel, DataReport] | None:
+    """Return the cached panel, its arrays memory-mapped and read-only; None if missing, damaged, outdated or larger
+    than the available memory."""
     if (path := next(folder.glob(f"{fingerprint}-*.safetensors"), None)) is None:
         return None
     try:
-        copy, sha256 = _private_copy(path, max(available, _ALWAYS_READ_BYTES))
+        copy, sha256 = _private_copy(path, config.memory)
         with copy, safe_open(f"/proc/self/fd/{copy.fileno()}", "pt") as file:
             if sha256 != path.stem.partition("-")[2]:
                 raise ValueError("its checksum is wrong")
@@ -303,7 +305,7 @@ def load_panel(folder: Path, fingerprint: str, market: MarketConfig, available: 
     for array in arrays.values():
         array.setflags(write=False)
     dates = arrays.pop("dates").astype("datetime64[D]")
-    splits = Splits.of_days(len(dates), market)
+    splits = Splits.of_days(len(dates), config.market)
     panel = Panel(
         **arrays,
         dates=dates,
@@ -316,11 +318,11 @@ def load_panel(folder: Path, fingerprint: str, market: MarketConfig, available: 
     return panel, report
 
 
-def _private_copy(path: Path, most: int) -> tuple[IO[bytes], str]:
-    """Return an unnamed copy, which no other process can change, and its SHA-256; ValueError if it has more than `most`
-    bytes."""
+def _private_copy(path: Path, memory: MemoryConfig) -> tuple[IO[bytes], str]:
+    """Return an unnamed copy, which no other process can change, and its SHA-256; ValueError if it does not fit."""
     with open_regular_file(path, follow=False) as original:
-        if os.fstat(original.fileno()).st_size > most:
+        size = os.fstat(original.fileno()).st_size
+        if size > _ALWAYS_READ_BYTES and size > headroom_bytes(memory):
             raise ValueError("it is larger than the available memory")
         copy = tempfile.TemporaryFile(dir=path.parent)  # noqa: SIM115
         digest, buffer = hashlib.sha256(), memoryview(bytearray(_COPIED_BYTES))
