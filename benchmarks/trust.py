@@ -17,7 +17,7 @@ from eigen_core.common.text import percent
 from eigen_core.config.loading import load_config
 from eigen_core.judging.trust import TRIAL_PRESET, Trust, TrustTrials, with_trial_settings
 from eigen_core.judging.verdicts import POWER, SIGNIFICANCE
-from eigen_core.reporting.style import BLUE, MUTED, VERMILLION, figure_file
+from eigen_core.reporting.style import BLUE, BROWN, MUTED, VERMILLION, figure_file
 from flows.cli.console import display_on
 from flows.cli.judging import COLUMNS, rows_of, show_trial
 
@@ -30,8 +30,9 @@ def section_of(trust: Trust) -> Section:
     return Section(
         title="Verdicts on noise, and on edges of known strength",
         method="Each trial trains a small run (`eigen trust`, its default settings) on a market made from the bundled "
-        "prices and judges its champion on the holdout. In the first row markets are block bootstraps with random "
-        "signs; in the others a feature with that information coefficient is added to the prices themselves.",
+        "prices and judges its champion on the holdout, and the baseline `ridge`. In the first row markets are block "
+        "bootstraps with random signs; in the others a feature with that information coefficient is added to the "
+        "prices themselves.",
         columns=COLUMNS,
         rows=rows_of(trust),
         remarks=(*trust.sentences, _GOAL, "![Share of trials with a claim of skill](trust.png)"),
@@ -47,6 +48,8 @@ def draw(trust: Trust, path: Path) -> None:
             axes.plot(edge, claims.share, "o", color=colour)
         known = [(edge, claims.share) for edge, claims in trust.power.items()]
         axes.plot(*zip(*known, strict=True), color=BLUE)
+        ridge = [(edge or 0.0, claims.share) for edge, claims in trust.ridge.items()]
+        axes.plot([edge for edge, _ in ridge], [share for _, share in ridge], "s--", color=BROWN, linewidth=1.2)
         for level, label in ((POWER, "found"), (SIGNIFICANCE, "allowed on noise")):
             axes.axhline(level, color=MUTED, linewidth=0.8, linestyle=":")
             axes.annotate(
@@ -55,7 +58,7 @@ def draw(trust: Trust, path: Path) -> None:
         axes.set_ylim(-0.02, 1.02)
         axes.yaxis.set_major_formatter(lambda share, _: percent(share, 0))
         axes.set_ylabel("trials that claim skill")
-        axes.set_xlabel("information coefficient of the planted feature (red: markets of noise)")
+        axes.set_xlabel("information coefficient of the planted feature (red: noise; squares: ridge regression)")
 
 
 def main() -> None:
@@ -69,7 +72,8 @@ def main() -> None:
     with display_on(Console(stderr=True), "trials") as display, progress_to(display):
         shown = partial(show_trial, display)
         noise = trials.run(arguments.trials, (), shown)
-        trust = Trust(noise.false_alarms, trials.run(arguments.edge_trials, _EDGES, shown).power)
+        edges = trials.run(arguments.edge_trials, _EDGES, shown)
+    trust = Trust(noise.false_alarms, edges.power, ridge={**edges.ridge, **noise.ridge})
     draw(trust, _PLOT)
     publish("trust", section_of(trust))
 

@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
-import torch
 
 from benchmarks.learning import judgement
 from benchmarks.learning.markets import KnownMarket, known_market
 from benchmarks.learning.trial import trial_config
 from eigen_core.config import Config
-from eigen_core.judging.ridge import HoldingRule, play_rules, tuned_buying
+from eigen_core.judging.ridge import play_rules, tuned_buying
 from eigen_core.learning.fitness import spread_starts
 from eigen_core.trading.synthetic import FEATURE, coming_returns
 
@@ -61,25 +60,3 @@ def test_the_oracle_earns_more_than_random_traders() -> None:
     earned = float(account.reward.mean())
     trades = account.trades.double().numpy()
     assert 2.0 * max(judgement.random_reward(market, _CONFIG, starts, trades), 0.0) < earned
-
-
-def test_the_excess_is_that_of_a_slow_account() -> None:
-    market = known_market("factor", _CONFIG, 0.3, seed=2, days=1_300, assets=4)
-    span = range(1_000, 1_060)
-    weights = judgement.held_by(HoldingRule(2.0, 0.2), market.signal, market, span)
-    equal = torch.full_like(weights, 0.25)
-    trading = _CONFIG.trading
-    side = (1.0 + trading.slippage_bps / 1e4) * (1.0 + trading.cost_bps / 1e4) - 1.0
-
-    def growth(targets: np.ndarray) -> float:
-        held, logarithm = np.zeros(4), 0.0
-        for day, wanted in enumerate(targets, start=span.start):
-            kept = 1.0 - side * np.abs(wanted - held).sum()
-            worth = wanted * market.panel.open[day + 2] / market.panel.open[day + 1]
-            total = worth.sum() + 1.0 - wanted.sum()
-            logarithm += np.log(kept * total)
-            held = worth / total
-        return 100.0 * logarithm / len(targets)
-
-    expected = 252 * (growth(weights.numpy()) - growth(equal.numpy()))
-    assert judgement.yearly_excess(market, _CONFIG, span, weights[None])[0] == pytest.approx(expected, rel=1e-3)
