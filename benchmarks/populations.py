@@ -9,7 +9,7 @@ from multiprocessing import get_context
 import numpy as np
 import torch
 
-from benchmarks.learning.trial import run_trial, trial_config
+from benchmarks.learning.trial import RIDGE, run_ridge, run_trial, trial_config
 from benchmarks.results import Section
 from eigen_core.config.loading import load_config
 from eigen_core.generation import evaluate, evolve, start_training, train
@@ -49,6 +49,9 @@ def run() -> Section:
         )
         for name, of_method in zip(_METHODS, found, strict=True)
     ]
+    ridge = [ridge_share(seed) for seed in _SEEDS]
+    each = ", ".join(f"{share:.0f}" for share in ridge)
+    rows.append(("ridge regression, no agents", "-", "-", f"{np.mean(ridge):.0f} %", each))
     return Section(
         title="Population methods",
         method=(
@@ -87,6 +90,10 @@ def market_share(settings: Sequence[str], seed: int) -> float:
     """Return what the champion earns in the holdout of a planted market, in percent of an oracle."""
     found = run_trial(_MARKET, _EDGE, trial_config(_MARKET, seed, "both", settings, _MARKET_GENERATIONS))
     return float(found["share"]["champion"])
+
+
+def ridge_share(seed: int) -> float:
+    return float(run_ridge(_MARKET, _EDGE, trial_config(_MARKET, seed, RIDGE))["share"]["champion"])
 
 
 def _done(work: Callable[[], float]) -> float:
