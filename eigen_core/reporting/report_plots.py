@@ -130,7 +130,7 @@ def plot_walk(result: WalkResult, path: Path) -> None:
     shown = {"Champions": result.curve, **{NAMES[name]: curve for name, curve in result.baselines.items()}}
     colours = {"Champions": CHAMPION, **{NAMES[name]: BASELINE_COLOURS[name] for name in result.baselines}}
     with figure_file(path, "Walk forward", subtitle) as figure:
-        axes = figure.add_axes((0.07, 0.13, 0.68, 0.70))
+        axes = figure.add_axes((0.08, 0.13, 0.67, 0.70))
         draw_equity(axes, shown, colours, [fold.played.last for fold in result.walk.folds])
         footnote(figure, "Dotted: the last day of a fold. The next is played by a champion that was trained later.")
 
