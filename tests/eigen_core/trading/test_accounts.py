@@ -388,7 +388,7 @@ def random_case(seed: int) -> tuple[TradingConfig, AccountConfig, int]:
     return TradingConfig(**trading), AccountConfig(**settings), int(random.integers(2, 60))
 
 
-@pytest.mark.parametrize("spans", [30, pytest.param(200, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("spans", [30, pytest.param(100, marks=pytest.mark.thorough)])
 def test_accounts_equal_an_obvious_one_that_is_kept_day_by_day(spans: int) -> None:
     panel = random_panel(7, days=400, assets=6)
     prices = prices_of(panel)
