@@ -33,8 +33,7 @@ from rich.progress import Progress
 from benchmarks.results import Section, publish, require_idle
 from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.checkpoint.snapshot import LoadedGeneration
-from eigen_core.checkpoint.store import LocalStore, has_content
-from eigen_core.checkpoint.store import Progress as StoreProgress
+from eigen_core.checkpoint.store import LocalStore, Progress as StoreProgress, has_content
 from eigen_core.common.records import GenerationRecord, Telemetry
 from eigen_core.config import CheckpointConfig, Config
 from eigen_core.config.loading import load_config

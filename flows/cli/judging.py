@@ -73,8 +73,7 @@ def backtest(
     as_json: Json = False,
 ) -> None:
     """Show what agents would have earned in money over a span of days, beside baselines and random traders."""
-    from eigen_core.judging.run_backtests import backtest as play
-    from eigen_core.judging.run_backtests import write_backtest
+    from eigen_core.judging.run_backtests import backtest as play, write_backtest
 
     if out is not None:
         # Refused before the evaluation, since every evaluation is counted.

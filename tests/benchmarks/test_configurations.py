@@ -20,8 +20,8 @@ from benchmarks import (
     overhead,
     populations,
     soak,
+    workers as workers_bench,
 )
-from benchmarks import workers as workers_bench
 from benchmarks.__main__ import BENCHMARKS
 from benchmarks.fuzz import small_run
 from benchmarks.learning import bench, leak

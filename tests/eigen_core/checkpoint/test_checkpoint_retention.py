@@ -15,8 +15,7 @@ from checkpoint_samples import (
     sample,
     saved_run,
 )
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from eigen_core.checkpoint.run_contents import kept_generations, missing_generations
 from eigen_core.checkpoint.run_directory import RunDirectory

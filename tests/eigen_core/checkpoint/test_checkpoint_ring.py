@@ -11,8 +11,7 @@ import pytest
 import torch
 import zstandard
 from checkpoint_samples import assert_same_ring, new_run, newest_of, ring_of
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from eigen_core.checkpoint import replay_shards as ring_module
 from eigen_core.checkpoint.integrity import DamagedFileError, blob_path

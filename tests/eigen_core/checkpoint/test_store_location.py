@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 from checkpoint_samples import CONFIG, new_run, sample, saved_run
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from eigen_core.checkpoint.run_contents import list_runs
 from eigen_core.checkpoint.run_directory import RunDirectory

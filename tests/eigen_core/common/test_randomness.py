@@ -3,8 +3,7 @@
 import random
 
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from eigen_core.common.randomness import keyed_generator
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from record_cases import record
 from science_cases import random_panel, small_config
 from trading_cases import SlowEpisode

@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from science_cases import random_panel, small_config
-from trading_cases import CPU, panel_of
-from trading_cases import random_panel as panel_with_gaps
+from trading_cases import CPU, panel_of, random_panel as panel_with_gaps
 
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config

@@ -7,8 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 from live_tensors import LiveTensors
 from torch import Tensor
 

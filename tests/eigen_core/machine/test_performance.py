@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from training_cases import advance, small_state
 
 from eigen_core.common.text import BYTES_PER_MB

@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from feature_cases import install_features
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from market_cases import bars_of, random_bars, small_config, write_csv
 
 from benchmarks.audit import false_alarms, informed_column, suspected_in

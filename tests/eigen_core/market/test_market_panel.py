@@ -15,8 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from market_cases import assert_equal_panels, business_days, cleaned, random_bars, scaled, small_config, write_csv
 from obstacles import replace_by
 from safetensors import safe_open

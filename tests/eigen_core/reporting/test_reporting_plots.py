@@ -9,8 +9,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from matplotlib.colors import to_rgb
 from PIL import Image
 from synthetic_run import make_run

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 from cli_cases import eigen
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from memory_store import MemoryStore
 from typer.testing import Result
 

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from trading_cases import CPU, SlowEpisode, decided_trades, panel_of, prices_of, random_panel, slow_market_gain
 
 from eigen_core.common.errors import InputError

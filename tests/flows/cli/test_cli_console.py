@@ -10,8 +10,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from record_cases import record, telemetry
 from rich.console import Console
 

@@ -17,8 +17,7 @@ from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.events import AutomationCore
 from prefect.events.schemas.automations import EventTrigger
 from prefect.exceptions import ObjectNotFound
-from prefect.server.events.schemas import automations as server_automations
-from prefect.server.events.schemas import events as server_events
+from prefect.server.events.schemas import automations as server_automations, events as server_events
 from prefect.settings import PREFECT_API_URL
 from prefect.states import Cancelled, Cancelling, Crashed, Pending, Running
 
