@@ -396,7 +396,6 @@ def test_no_other_file_is_changed_in_place() -> None:
         if _IN_PLACE.search(line) and not any(known in line for known in _NEW_FILES)
     }
     assert found == {
-        ("trackers.py", "file.truncate(end)"),  # opened by `open_to_append`
         ("locks.py", "os.ftruncate(descriptor, 0)"),
         ("gcs.py", "file.truncate()"),  # given by `replacing`
         ("allocation.py", "os.truncate(descriptor, max(size, 1))"),  # anonymous memory
