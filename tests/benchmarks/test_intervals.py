@@ -26,7 +26,7 @@ def test_intervals_hold_the_excess_as_often_as_they_say(preset: str) -> None:
     assert all(0.92 <= one.share <= 0.98 for one in held.values()), held
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_luck_in_timing_is_rarely_claimed_and_skill_is_found() -> None:
     section = run(markets=1)
     claims: dict[str, tuple[int, int]] = {}

@@ -84,7 +84,8 @@ def processes_of_group(group: int) -> list[int]:
 def tensorboard_steps(folder: Path) -> list[tuple[str, int]]:
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-    (path,) = folder.iterdir()
+    # The newest file replaces the earlier ones.
+    path = max(folder.iterdir())
     return [(value.tag, event.step) for event in EventFileLoader(str(path)).Load() for value in event.summary.value]
 
 
