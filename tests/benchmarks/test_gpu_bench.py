@@ -6,7 +6,7 @@ from benchmarks import gpu
 from benchmarks.results import RESULTS
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_it_runs_in_small_on_the_processor(capsys: pytest.CaptureFixture[str]) -> None:
     kept = RESULTS.read_bytes()
     gpu.main(["--device", "cpu", "--small", "--encoders", "filter_bank"])

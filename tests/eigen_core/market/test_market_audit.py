@@ -222,7 +222,7 @@ def test_knowledge_without_a_sign_is_suspected_and_past_volatility_is_not(
     assert found == {name for name, (_, knows) in tried.items() if knows}
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_features_of_prices_are_not_suspected() -> None:
     alarms, tried = false_alarms(Config(), markets=2)
     assert tried == 3 * (13 + 9)
