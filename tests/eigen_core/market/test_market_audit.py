@@ -38,7 +38,7 @@ def audited(path: Path, days: int = 3, **market: object) -> MarketAudit:
 
 @pytest.mark.parametrize("features", ["returns", "classic"])
 @pytest.mark.parametrize(
-    ("data", "days", "symbols"), [("us5", 2, 5), pytest.param(None, 2, 20, marks=pytest.mark.thorough)]
+    ("data", "days", "symbols"), [("us5", 2, 5), pytest.param(None, 8, 20, marks=pytest.mark.slow)]
 )
 def test_feature_sets_are_clean_on_the_bundled_prices(features: str, data: str | None, days: int, symbols: int) -> None:
     found = audit_market(Config.model_validate({"market": {"data": data, "features": features}}), days)
