@@ -178,7 +178,7 @@ class GcsStore(RemoteStore):
         return bucket
 
     def _note_date(self, answer: Any, **_options: object) -> None:  # noqa: ANN401 - of `requests`
-        self._date = answer.headers["Date"]
+        self._date = answer.headers.get("Date", "")
 
     def _store_error(self, error: Exception, name: str) -> Exception:
         url, bucket, account = self.url, self._location.bucket, self._account

@@ -31,7 +31,7 @@ from eigen_core.checkpoint.integrity import DELETED_MARK, LEASES, MANIFESTS
 from eigen_core.checkpoint.store import ANOTHER_FOLDER, MissingObjectError, Store, StoredObject, StoreUnavailableError
 from eigen_core.common.errors import InputError, UnavailableError
 from eigen_core.common.files import explained
-from eigen_core.common.records import Words
+from eigen_core.common.records import Printable
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class ProcessIdentity(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    host: Words
+    host: Printable
     pid: int
     boot: str | None = None
     """The kernel's random identifier of the boot during which the process runs (`boot_id`)."""

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from eigen_core.checkpoint.integrity import BLOBS, REPAIR, DamagedFileError, check_blob
 from eigen_core.checkpoint.locks import Lease, LeaseLostError
@@ -22,7 +22,7 @@ from eigen_core.checkpoint.run_contents import RunContents, kept_generations
 from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import replacing
-from eigen_core.common.records import Words
+from eigen_core.common.records import Printable
 from eigen_core.common.text import count, size
 from eigen_core.config import CheckpointConfig
 
@@ -61,7 +61,7 @@ class UploadStatus(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
 
     run: str
-    store: Words
+    store: Printable
     state: UploaderState = "idle"
     updated: datetime
     """Time of this status (UTC, by the clock of the machine that uploads)."""
@@ -77,7 +77,7 @@ class UploadStatus(BaseModel):
     """Rate of the last generation's upload (MB/s)."""
     oldest_seconds: float | None = None
     """Time since the oldest pending generation was queued (seconds); None if none is pending."""
-    last_error: Annotated[str, Field(pattern=r"^[^\p{C}]*$")] | None = None
+    last_error: Printable | None = None
     """Error of the last attempt to upload; None if it succeeded."""
 
     def __str__(self) -> str:

@@ -24,6 +24,9 @@ Origin = Literal[
 Words = Annotated[str, Field(pattern=r"^[ -~]{1,200}$")]
 """A text that messages may contain as it is, whoever wrote it: no control characters, not too long."""
 
+Printable = Annotated[str, Field(pattern=r"^[^\p{C}]*$")]
+"""A text of any length and script without control characters, such as a host's name or the URL of a store."""
+
 
 @cache
 def _every_field(kind: type["Record"]) -> set[str]:

@@ -176,10 +176,9 @@ class PpoLearner(BaseLearner[Observed, Encoded]):
                 columns[name][..., part] = values.reshape(slots[..., part].shape)
         last = task.encode(critic, task.transitions(replay, slots[..., -1], 0).next_observations)
         ends = torch.tensor(plan.lengths.flatten(), device=device)
+        after_last = task.values(critic, last, None)[0].flatten()
         # No `scatter_`: with more than one dimension it makes a GPU wait (see `trading.environment._leave_out_held`).
-        buffer.columns["value"][ends, torch.arange(len(ends), device=device)] = task.values(critic, last, None)[
-            0
-        ].flatten()
+        buffer.columns["value"][ends, torch.arange(len(ends), device=device)] = after_last
         gamma = setting(group, learner, "gamma")
         discount = gamma[:, 0].double().repeat_interleave(self._episodes) if isinstance(gamma, Tensor) else gamma
         buffer.estimate_advantages(discount, learner.gae_lambda)

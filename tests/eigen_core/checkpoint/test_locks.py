@@ -322,3 +322,11 @@ def test_locking_clears_what_a_killed_process_left_and_nothing_else(tmp_path: Pa
         assert all(path.exists() for path in others)
         assert generations_of(run) == [1]
         assert run.contents.verify() == []
+
+
+def test_a_machine_may_have_a_name_in_any_script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "müller")
+    lock = FileLock(tmp_path / "lock")
+    assert lock.acquire()
+    assert lock.holder() == locks.this_process()
+    lock.release()

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,14 @@ from eigen_core.checkpoint import uploads
 from eigen_core.checkpoint.integrity import BLOBS, MANIFESTS, blob_path
 from eigen_core.checkpoint.locks import LeaseLostError
 from eigen_core.checkpoint.store import StoreUnavailableError
-from eigen_core.checkpoint.uploads import NOTHING_TO_DO, STATUS_NAME, Uploader, UploadsEndedError, read_status
+from eigen_core.checkpoint.uploads import (
+    NOTHING_TO_DO,
+    STATUS_NAME,
+    Uploader,
+    UploadsEndedError,
+    UploadStatus,
+    read_status,
+)
 from eigen_core.common.text import count
 
 
@@ -491,3 +499,10 @@ def test_a_generation_that_is_committed_anew_is_kept_here_until_that_is_safe_too
     machine.uploader.add(commit(machine.directory, 1, champion=1))
     machine.train(3)
     assert machine.here() == [1, 1, 3]
+
+
+def test_the_status_of_a_store_with_a_long_address_is_read(tmp_path: Path) -> None:
+    store = "gs://bucket/" + "/".join(["a" * 60] * 4)
+    status = UploadStatus(run=RUN, store=store, updated=datetime.now(UTC))
+    (tmp_path / STATUS_NAME).write_text(status.model_dump_json())
+    assert read_status(tmp_path) == status
