@@ -88,7 +88,7 @@ def pendulum_return(settings: Sequence[str], seed: int) -> float:
 
 def market_share(settings: Sequence[str], seed: int) -> float:
     """Return what the champion earns in the holdout of a planted market, in percent of an oracle."""
-    found = run_trial(_MARKET, _EDGE, trial_config(_MARKET, seed, "both", settings, _MARKET_GENERATIONS))
+    found = run_trial(_MARKET, _EDGE, trial_config(_MARKET, seed, "both", settings, _MARKET_GENERATIONS), "both")
     return float(found["share"]["champion"])
 
 

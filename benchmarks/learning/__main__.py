@@ -42,7 +42,7 @@ def main() -> None:
             config = trial_config(
                 arguments.market, arguments.seed, arguments.method, arguments.settings, arguments.generations
             )
-            print(json.dumps(run_trial(arguments.market, arguments.edge, config)))
+            print(json.dumps(run_trial(arguments.market, arguments.edge, config, arguments.method)))
     except InputError as error:
         sys.exit(str(error))
 

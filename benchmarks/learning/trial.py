@@ -132,8 +132,10 @@ def run_ridge(market: str, edge: float, config: Config) -> dict[str, Any]:
     return {"market": market, "edge": known.edge, "seed": config.seed, **found, "cpu_s": round(cpu.training, 2)}
 
 
-def run_trial(market: str, edge: float, config: Config) -> dict[str, Any]:
-    """Train on a market and return the results (`judged`) and CPU seconds, for JSON."""
+def run_trial(market: str, edge: float, config: Config, method: str) -> dict[str, Any]:
+    """Train on a market by a method and return the results (`judged`) and CPU seconds, for JSON; see `run_ridge`."""
+    if method in (RIDGE, PORTFOLIO_RIDGE):
+        return run_ridge(market, edge, config)
     cpu = CpuTime()
     with cpu.phase("market"):
         known = known_market(market, config, edge, config.seed)
@@ -209,8 +211,7 @@ class Trial:
             raise InputError(f"{path} holds no trial: remove it to run the trial again.") from None
 
     def make(self, folder: Path) -> None:
-        run = run_ridge if self.method in (RIDGE, PORTFOLIO_RIDGE) else run_trial
-        found = run(self.market, self.edge, self.config) | {"method": self.method}
+        found = run_trial(self.market, self.edge, self.config, self.method) | {"method": self.method}
         folder.mkdir(parents=True, exist_ok=True)
         path = self.path(folder)
         with explained("write", path), replacing(path) as file:

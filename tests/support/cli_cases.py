@@ -1,11 +1,18 @@
 """Commands of Eigen that run in this process."""
 
 import json
+import re
+import shlex
+from collections.abc import Sequence
 from typing import Any
 
+from command_lines import check_mention
 from typer.testing import CliRunner, Result
 
 from flows.cli.app import app
+
+# Starting servers and trainings of any size is not what these tests are for: that such a command exists is enough.
+FOLLOWED = ("resume", "presets", "verify", "runs", "backtest", "report")
 
 
 def eigen(*arguments: str, code: int | None = None) -> Result:
@@ -29,3 +36,22 @@ def refused(*arguments: str) -> str:
     assert ended.stderr.startswith("eigen: ")
     assert ended.stderr.count("\n") == 1
     return ended.stderr.strip()
+
+
+def follow_advice(arguments: Sequence[str], said: str) -> int:
+    """Follow what a refusal of `arguments` tells a user to type; return how many commands and settings it named.
+
+    Each command in backticks must exist with its options, and those of `FOLLOWED` are run; `--set` is added to the
+    refused command. What is followed must be accepted, or refused for another reason.
+    """
+    quoted = re.findall(r"`(eigen [a-z][^`]*|--set [^`]*)`", said)
+    bare = re.findall(r"--set [\w.]+=(?:'[^']*'|[^\s,`]+)", re.sub(r"`[^`]*`", "", said))
+    for words in (shlex.split(each) for each in (*quoted, *bare)):
+        if words[0] == "eigen":
+            check_mention(shlex.join(words))
+            if words[1] not in FOLLOWED:
+                continue
+        again = eigen(*words[1:]) if words[0] == "eigen" else eigen(*arguments, *words)
+        assert again.exit_code in (0, 1, 2, 3), (words, again.exception)
+        assert said != again.stderr, words
+    return len(quoted) + len(bare)

@@ -1,14 +1,11 @@
 """What refusals tell a user to type: each command and option is accepted, or refused for another reason."""
 
-import re
-import shlex
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from cli_cases import eigen
-from command_lines import check_mention
+from cli_cases import eigen, follow_advice
 from flow_cases import small_flow_config, small_settings
 from trained_run_cases import trained
 
@@ -19,8 +16,6 @@ SMALL = [*small_settings(market={"holdout_days": 60}), "--generations", "1"]
 HOURS = pd.date_range("2020-01-01 09:00", periods=9_000, freq="h")
 HOLDOUT = ["--set", "market.holdout_days=300"]
 JUDGES = ("backtest", "report", "importance", "act")
-# Starting servers and trainings of any size is not what these tests are for: that such a command exists is enough.
-FOLLOWED = ("resume", "presets", "verify", "runs", "backtest", "report")
 
 
 def prices(days: pd.DatetimeIndex, jump: float = 1.0) -> pd.DataFrame:
@@ -54,13 +49,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def advice_in(said: str) -> list[list[str]]:
-    """Return the words of each command in backticks, and of each `--set` anywhere."""
-    quoted = re.findall(r"`(eigen [a-z][^`]*|--set [^`]*)`", said)
-    bare = re.findall(r"--set [\w.]+=(?:'[^']*'|[^\s,`]+)", re.sub(r"`[^`]*`", "", said))
-    return [shlex.split(each) for each in (*quoted, *bare)]
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("arguments", "part"),
@@ -74,7 +62,6 @@ def advice_in(said: str) -> list[list[str]]:
         (["audit", *HOLDOUT, "--data", "decimal.csv"], "market.decimal"),
         (["train", "--run", "known", "--store", "elsewhere", "--seed", "9"], "eigen resume known --store elsewhere"),
         (["train", "--set", "nonsense=3"], "eigen presets"),
-        (["launch", "--run", "new"], "eigen up"),
     ],
 )
 def test_advice_is_accepted_or_refused_for_another_reason(
@@ -86,16 +73,4 @@ def test_advice_is_accepted_or_refused_for_another_reason(
     arguments = [*arguments[0].split(), *arguments[1:]]
     said = eigen(*arguments, code=2).stderr
     assert part in said
-    followed = 0
-    for words in advice_in(said):
-        if words[0] == "eigen":
-            check_mention(shlex.join(words))
-            if words[1] not in FOLLOWED:
-                continue
-            again = eigen(*words[1:])
-        else:
-            again = eigen(*arguments, *words)
-        assert again.exit_code in (0, 1, 2, 3), (words, again.exception)
-        assert said != again.stderr, words
-        followed += 1
-    assert followed or "eigen up" in said
+    assert follow_advice(arguments, said)

@@ -1,4 +1,4 @@
-"""A refused command says why in a sentence and changes nothing: not the store, not what `eigen up` has recorded."""
+"""A refused command says why in a sentence, gives advice that can be followed, and changes nothing on disk."""
 
 import re
 import shutil
@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from cli_cases import document, eigen, refused
-from flow_cases import small_settings
+from cli_cases import document, eigen, follow_advice, refused
+from flow_cases import small_flow_config, small_settings
 from folder_digest import digest
 from trained_run_cases import trained
 
 from eigen_core.checkpoint.run_directory import RunDirectory
-from eigen_core.config import PRESET_NAMES, Config
+from eigen_core.config import PRESET_NAMES
 
 pytestmark = pytest.mark.usefixtures("without_api")
 
@@ -48,7 +48,7 @@ QUICKLY_REFUSED: dict[str, tuple[list[str], str]] = {
     "store in the place of a file": (["train", "--store", "file"], "file"),
     "store below a file": (["train", "--store", "file/store"], "file"),
     "store elsewhere": (["train", "--store", "s3://bucket/runs"], "folder"),
-    "other settings": (["train", "--store", "store", "--run", "known", "--seed", "9"], "seed differs"),
+    "other settings": (["train", "--store", "store", "--run", "known", "--seed", "9"], "begun with other settings"),
     "not fresh": (["train", "--store", "store", "--run", "known", "--fresh"], "leave out --fresh"),
     "broken configuration": (["train", "--store", "store", "--run", "broken"], "learner.gamma"),
     "resume an unknown run": (["resume", "nope", "--store", "store"], "There is no run 'nope'"),
@@ -167,7 +167,9 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "file").write_text("not a folder")
     (folder / "empty.csv").write_text("")
     (folder / "text.csv").write_text("date,AAA,BBB\n2001-01-01,one,two\n2001-01-02,three,four\n")
-    RunDirectory.create(folder / "store", "known", Config().model_dump(mode="json"))
+    RunDirectory.create(
+        folder / "store", "known", small_flow_config(folder / "store", generations=1).model_dump(mode="json")
+    )
     RunDirectory.create(folder / "store", "broken", {"preset": "quickstart", "learner": {"gamma": 7}})
     return folder
 
@@ -215,6 +217,7 @@ def test_a_refused_command_says_why_in_a_sentence_and_changes_nothing(
     assert said.count("\n") == 1, said
     assert len(re.findall(r"[.?!](?:\s|$)", said)) <= 3, said
     assert digest(folder) == before
+    follow_advice(arguments, said)
 
 
 def test_presets_explain_every_setting() -> None:
