@@ -17,7 +17,6 @@ BENCHMARKS = (
     "baselines",
     "halts",
     "overhead",
-    "goodput",
     "memoryplan",
     "claims",
     "intervals",

@@ -18,7 +18,7 @@ RESULTS = Path(__file__).parent / "RESULTS.md"
 LOAD = os.getloadavg()[0]
 """Load average when this process began."""
 _MOST_LOAD = 1.0
-_TIMES = ("checkpoints", "pauses", "baselines", "overhead", "goodput", "workers", "soak", "stop", "gpu")
+_TIMES = ("checkpoints", "pauses", "baselines", "overhead", "workers", "soak", "stop", "gpu")
 """Sections of times, which a busy machine changes."""
 
 _MARK = re.compile(r"^<!-- benchmark: ([a-z_]+) -->\n", re.MULTILINE)

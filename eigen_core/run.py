@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -36,7 +35,7 @@ from eigen_core.planning.run_plan import require_fit
 from eigen_core.runs.drawing import Drawing, DrawingError
 from eigen_core.runs.evaluation_log import keep_look
 from eigen_core.runs.handle import Run
-from eigen_core.runs.journals import goodput_recorded, remember_own_settings
+from eigen_core.runs.journals import remember_own_settings
 from eigen_core.runs.listener import Listener, Training, active_listeners
 from eigen_core.task import open_data
 from eigen_core.task.interface import TaskData
@@ -181,14 +180,9 @@ class _Trainer:
             session.directory.path,
             session.location.store.url,
         )
-        newest = session.location.local.newest_manifest()
-        written = None if newest is None else datetime.fromisoformat(newest.created)
         try:
-            with (
-                goodput_recorded(session.location, written, (*self.stop_requests, KeyboardInterrupt)) as starts,
-                _Plots(self, training) as plots,
-            ):
-                self.send(lambda listener: listener.begun(training, starts))
+            with _Plots(self, training) as plots:
+                self.send(lambda listener: listener.begun(training))
                 for generation in left:
                     self.run_generation(training, generation, plots)
                 if not left:

@@ -5,7 +5,7 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date, datetime
+from datetime import date
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -37,10 +37,7 @@ from eigen_core.config.model import CheckpointConfig
 from eigen_core.config.registry import has_prices
 from eigen_core.config.stored import config_from_stored, current_values, stored_values
 from eigen_core.runs.journals import (
-    STARTS,
-    Goodput,
     OwnSettings,
-    goodput,
     has_failed_too_often,
     is_stopped,
     own_settings,
@@ -85,7 +82,7 @@ class RunStatus:
         config: the configuration with which the run was last started or continued.
         store, folder: URL of the store; the run's folder on this machine, which need not exist if the store is remote.
         history, telemetry: one record of results, and one of time and memory, per complete generation.
-        holdout, goodput: None: not played, or not known, yet.
+        holdout: None: not played yet.
         computed_by: processor and libraries that computed the newest generation; None: there is no generation.
         uploads: None if the store is a folder, or nothing was uploaded from this machine.
     """
@@ -100,7 +97,6 @@ class RunStatus:
     telemetry: tuple[Telemetry, ...]
     holdout: HoldoutResult | None
     computed_by: Arithmetic | None
-    goodput: Goodput | None
     uploads: UploadStatus | None
 
 
@@ -379,9 +375,6 @@ class Run:
             telemetry=telemetry,
             holdout=self.holdout_of(generation),
             computed_by=None if manifest is None else manifest.computed_by,
-            goodput=goodput(
-                STARTS.read(location), None if manifest is None else datetime.fromisoformat(manifest.created)
-            ),
             uploads=read_status(folder) if is_remote(self._settings.store) else None,
         )
 

@@ -1,26 +1,20 @@
-"""Journals (lists of events) beside a run's checkpoints: attempts, stops, requests, starts; goodput, memory reports."""
+"""Journals (lists of events) beside a run's checkpoints: attempts, stops, requests; and memory reports."""
 
 import logging
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Generic, TypeVar
 
-import psutil
-from pydantic import AwareDatetime, Field, JsonValue
+from pydantic import Field, JsonValue
 
 from eigen_core.checkpoint.integrity import ATTEMPTS_NAME, checksummed, parse_checksummed
 from eigen_core.checkpoint.run_contents import RunContents, RunLocation
 from eigen_core.checkpoint.store import LocalStore, MissingObjectError, StoreUnavailableError
 from eigen_core.checkpoint.store_location import command_for
 from eigen_core.common.errors import InputError
-from eigen_core.common.files import require_own_files, without_file
-from eigen_core.common.progress import checked_by
+from eigen_core.common.files import require_own_files
 from eigen_core.common.records import Record, Words
-from eigen_core.common.text import percent
 
 if TYPE_CHECKING:
     from eigen_core.machine.memory_report import MemoryReport
@@ -30,6 +24,7 @@ logger = logging.getLogger(__name__)
 MOST_ATTEMPTS = 3
 """A run is blocked after this many scheduled resumes in a row that have not completed its next generation."""
 
+_RECORDS_KEPT = 20
 _REPORTS = "memory"
 _REPORTS_KEPT = 20
 _MOST_BYTES = 1 << 20
@@ -42,22 +37,20 @@ class BlockedError(Exception):
 
 
 class Journal(Generic[R]):
-    """The `kept` newest records, of type `kind`, in each run's JSON file `name`; an unreadable one counts as empty."""
+    """The newest records, of type `kind`, in each run's JSON file `name`; an unreadable one counts as empty."""
 
-    def __init__(self, name: str, kind: type[R], kept: int = 20) -> None:
+    def __init__(self, name: str, kind: type[R]) -> None:
         self._name = name
         self._kind = kind
-        self._kept = kept
 
     def read(self, location: RunLocation) -> list[R]:
         """Return a run's records, oldest first, from the copy with more records, on this machine or in the store."""
         return max((self._read_in(contents) for contents in location.contents()), key=len)
 
-    def append(self, location: RunLocation, record: R) -> list[R]:
-        """Add a record, drop the oldest beyond `kept`, and return the run's records; writes as `replace` does."""
-        records = [*self.read(location), record][-self._kept :]
+    def append(self, location: RunLocation, record: R) -> None:
+        """Add a record, drop the oldest beyond `_RECORDS_KEPT`; writes as `replace` does."""
+        records = [*self.read(location), record][-_RECORDS_KEPT:]
         self.replace(location, records)
-        return records
 
     def replace(self, location: RunLocation, records: Sequence[R]) -> None:
         """Write a run's records to this machine and its store; if the store does not answer, only to this machine."""
@@ -214,134 +207,3 @@ def remember_own_settings(location: RunLocation, data: str | None) -> None:
 
 def _own_store(location: RunLocation) -> LocalStore:
     return LocalStore(require_own_files(location.root, ".own"))
-
-
-HEARTBEAT = "alive"
-"""File in a run's folder that a training touches between its steps, and removes when it ends without interruption."""
-_TOUCH_SECONDS = 0.5
-
-Seconds = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
-
-
-class Start(Record):
-    """A start of training a run, and the use of time by the training before it (that of the previous start)."""
-
-    moment: AwareDatetime
-    """Start of the first phase (UTC)."""
-    waited_seconds: Seconds
-    """From the interruption of the previous training, or, if there was none, the start of this process, to `moment`."""
-    kept_seconds: Seconds = 0.0
-    """Time of the previous training up to its last checkpoint; 0: there was no previous training."""
-    lost_seconds: Seconds | None = None
-    """Time of the previous training after its last checkpoint; None: it was not interrupted."""
-
-
-STARTS = Journal("starts.json", Start, kept=2_000)
-
-
-@dataclass(frozen=True)
-class Goodput:
-    """Use of a run's time, from its first start to its newest checkpoint.
-
-    Attributes:
-        useful_seconds: training whose results are in checkpoints.
-        lost_seconds: training after the last checkpoint before an interruption.
-        waiting_seconds: sum of `Start.waited_seconds`.
-        interruptions: number of trainings that ended early without a request to stop.
-        recovery_seconds: mean time from an interruption to the start of the next training; None: no interruption.
-    """
-
-    useful_seconds: float
-    lost_seconds: float
-    waiting_seconds: float
-    interruptions: int
-    recovery_seconds: float | None
-
-    @property
-    def share(self) -> float:
-        return self.useful_seconds / (self.useful_seconds + self.lost_seconds + self.waiting_seconds)
-
-    def __str__(self) -> str:
-        if self.recovery_seconds is None:
-            return f"goodput {percent(self.share)}, no interruption"
-        times = "1 interruption" if self.interruptions == 1 else f"{self.interruptions} interruptions"
-        return (
-            f"goodput {percent(self.share)}: {times}, {self.lost_seconds:.1f} s of work lost, "
-            f"{self.recovery_seconds:.1f} s to recover on average"
-        )
-
-
-def goodput(starts: Sequence[Start], last_checkpoint: datetime | None) -> Goodput | None:
-    """Return the goodput, given a run's starts, oldest first, and its last checkpoint's time; None: no useful time."""
-    if not starts or last_checkpoint is None:
-        return None
-    useful = sum(start.kept_seconds for start in starts) + _between(starts[-1].moment, last_checkpoint)
-    if useful <= 0.0:
-        return None
-    interrupted = [start for start in starts if start.lost_seconds is not None]
-    waited = sum(start.waited_seconds for start in interrupted)
-    return Goodput(
-        useful_seconds=useful,
-        lost_seconds=sum(start.lost_seconds or 0.0 for start in interrupted),
-        waiting_seconds=sum(start.waited_seconds for start in starts),
-        interruptions=len(interrupted),
-        recovery_seconds=waited / len(interrupted) if interrupted else None,
-    )
-
-
-@contextmanager
-def goodput_recorded(
-    location: RunLocation, last_checkpoint: datetime | None, stop_requests: tuple[type[BaseException], ...]
-) -> Iterator[list[Start]]:
-    """Record a start, and keep the time of the newest training step during the block; yield all starts of the run.
-
-    Exceptions other than `stop_requests` are interruptions, which the next start on this machine records. A start on
-    another machine counts as one without an interruption before it, since the `HEARTBEAT` file is on this machine.
-    """
-    heartbeat = location.root / location.name / HEARTBEAT
-    starts = STARTS.append(location, _start(heartbeat, STARTS.read(location), last_checkpoint))
-    without_file(heartbeat).touch()
-    try:
-        with checked_by(_touching(heartbeat)):
-            yield starts
-    except stop_requests:
-        heartbeat.unlink(missing_ok=True)
-        raise
-    except BaseException:
-        # The disk may have failed: the time of the last step remains.
-        with suppress(OSError):
-            heartbeat.touch()
-        raise
-    heartbeat.unlink(missing_ok=True)
-
-
-def _start(heartbeat: Path, starts: list[Start], last_checkpoint: datetime | None) -> Start:
-    now = datetime.now(UTC)
-    own = datetime.fromtimestamp(psutil.Process().create_time(), UTC)
-    if not starts:
-        return Start(moment=now, waited_seconds=_between(own, now))
-    before = starts[-1].moment
-    kept = 0.0 if last_checkpoint is None else _between(before, last_checkpoint)
-    try:
-        interrupted = datetime.fromtimestamp(heartbeat.stat().st_mtime, UTC)
-    except FileNotFoundError:
-        return Start(moment=now, waited_seconds=_between(own, now), kept_seconds=kept)
-    lost = max(_between(before, interrupted) - kept, 0.0)
-    return Start(moment=now, waited_seconds=_between(interrupted, now), kept_seconds=kept, lost_seconds=lost)
-
-
-def _touching(heartbeat: Path) -> Callable[[], None]:
-    touched = time.monotonic()
-
-    def touch() -> None:
-        nonlocal touched
-        if time.monotonic() - touched >= _TOUCH_SECONDS:
-            touched = time.monotonic()
-            heartbeat.touch()
-
-    return touch
-
-
-def _between(earlier: datetime, later: datetime) -> float:
-    """Return the seconds from `earlier` to `later`; 0 if they are negative, as after the clock was set back."""
-    return max((later - earlier).total_seconds(), 0.0)

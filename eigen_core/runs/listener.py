@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from eigen_core.machine.memory_report import MemoryReport
     from eigen_core.planning.run_plan import RunPlan
     from eigen_core.runs.handle import Run
-    from eigen_core.runs.journals import Start
     from eigen_core.task.interface import TaskData
 
 
@@ -54,8 +53,8 @@ class Listener:
     def prepared(self, training: Training) -> None:
         """This process has locked the run and loaded its newest generation; the run may be complete."""
 
-    def begun(self, training: Training, starts: "Sequence[Start]") -> None:
-        """Training begins; `starts` are all starts of the run, oldest first, this one included."""
+    def begun(self, training: Training) -> None:
+        """Training begins."""
 
     def phase_started(self, generation: int, phase: str) -> None:
         """A phase of `generation` begins: evaluate, train, evolve, checkpoint, plot, holdout or upload."""

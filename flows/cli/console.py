@@ -30,7 +30,6 @@ from eigen_core.runs.listener import Listener
 if TYPE_CHECKING:
     from eigen_core.common.records import GenerationRecord, Telemetry
     from eigen_core.planning.run_plan import RunPlan
-    from eigen_core.runs.journals import Start
     from eigen_core.runs.listener import Training
 
 
@@ -123,7 +122,7 @@ class Display(Listener):
             self.describe(training.data.lines, training.plan)
         self.describes = False
 
-    def begun(self, training: "Training", starts: "Sequence[Start]") -> None:  # noqa: ARG002
+    def begun(self, training: "Training") -> None:
         self.has_begun = True
         self.started(training.state.generation, training.config.generations)
 

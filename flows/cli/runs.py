@@ -45,9 +45,8 @@ def print_ending(console: Console, status: "RunStatus", how: str) -> None:
             print_line(console, diversity)
     if status.holdout:
         print_line(console, holdout_sentence(status.holdout))
-    for fact in (status.goodput, status.uploads):
-        if fact:
-            print_line(console, f"  {fact}")
+    if status.uploads:
+        print_line(console, f"  {status.uploads}")
     print_fact(console, "plots", str(status.folder / "plots"))
     print_fact(console, "checkpoints", f"{status.store.rstrip('/')}/{status.run}")
     print_fact(console, "look again", command_for("show", status.run, status.store))
@@ -103,7 +102,6 @@ def run_document(status: "RunStatus") -> dict[str, Any]:
             | {key: getattr(took.get(record.generation), key, None) for key in ("seconds", "rss_peak_bytes")}
             for record in status.history
         ],
-        "goodput": status.goodput and {"share": status.goodput.share, **asdict(status.goodput)},
     }
 
 

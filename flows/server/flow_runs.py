@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 import psutil
@@ -35,9 +35,6 @@ from eigen_core.runs.listener import Listener, Training
 from flows.server.artifacts import Reporter, client_or_warning, require_server, server_is_there
 from flows.server.prefect_internals import CANCELLED_BY_LIMIT
 from flows.server.state_directory import ProcessRecord, StateDirectory, as_worker_sees, of_this_machine, wait_until
-
-if TYPE_CHECKING:
-    from eigen_core.runs.journals import Start
 
 T = TypeVar("T")
 
@@ -512,7 +509,7 @@ class FlowRunListener(Listener):
         # The run's configuration is in its store by now.
         _label_flow_run({BEGUN_LABEL: time.time(), GENERATION_LABEL: training.state.generation})
 
-    def begun(self, training: Training, starts: "Sequence[Start]") -> None:  # noqa: ARG002
+    def begun(self, training: Training) -> None:  # noqa: ARG002
         switch_schedule(True)
         remove_needless_resumes()
 

@@ -18,7 +18,6 @@ from eigen_core.machine.memory_guard import MemoryGuard
 from eigen_core.machine.memory_report import MemoryReport, report_markdown
 from eigen_core.planning.run_plan import RunPlan
 from eigen_core.reporting import tables
-from eigen_core.runs.journals import Start, goodput
 from eigen_core.runs.listener import Listener, Training
 from flows.server.artifacts import Artifacts, Reporter, artifact_key, client_or_warning, server_is_there
 
@@ -36,7 +35,7 @@ class RunPages(Listener):
         self._reporter = reporter
         self._pages = Artifacts()
         self._overview: tables.Overview | None = None
-        self._starts: Sequence[Start] = ()
+        self._began = datetime.now(UTC)
 
     def __enter__(self) -> Self:
         _TASK_LOGGER.addFilter(_says_more_than_completed)
@@ -51,8 +50,8 @@ class RunPages(Listener):
         page = tables.plan_page(self._run, run_plan.sentence(), [part.row() for part in run_plan.parts])
         self._markdown("plan", lambda: page, f"Memory plan of run {self._run}")
 
-    def begun(self, training: Training, starts: Sequence[Start]) -> None:
-        self._starts = starts
+    def begun(self, training: Training) -> None:
+        self._began = datetime.now(UTC)
         session, state = training.session, training.state
         newest = session.location.local.newest_manifest() if state.generation else None
         written = None if newest is None else datetime.fromisoformat(newest.created)
@@ -115,15 +114,13 @@ class RunPages(Listener):
         state, uploads = training.state, training.session.uploads()
         telemetry = state.telemetry[-tables.SHOWN_GENERATIONS :]
         sent = [] if uploads is None else [("Uploads", str(uploads))]
-        found = goodput(self._starts, self._overview.checkpoint)
-        share = [] if found is None else [("Goodput", str(found).removeprefix("goodput "))]
         self._overview = replace(
             self._overview,
             progress=self._progress(training, is_complete=is_complete),
             history=state.history[-2 * tables.SHOWN_GENERATIONS :],
             telemetry=telemetry,
             champion=tables.champion_card(state.history) if state.history else {},
-            notes=[*sent, *self._memory(training.guard, telemetry), *share],
+            notes=[*sent, *self._memory(training.guard, telemetry)],
         )
 
     def _memory(self, guard: MemoryGuard, telemetry: Sequence[Telemetry]) -> list[tuple[str, str]]:
@@ -152,7 +149,7 @@ class RunPages(Listener):
             done=state.generation,
             generations=generations,
             now=datetime.now(UTC),
-            began=self._starts[-1].moment,
+            began=self._began,
             seconds_each=fmean(entry.seconds for entry in recent) if recent else None,
             took=sum(entry.seconds for entry in looked_at),
             holdout_is_left=self._config.has_holdout and not is_complete,

@@ -40,7 +40,7 @@ from eigen_core.generation import evaluate, evolve, hold_out, snapshot, start_tr
 from eigen_core.machine.profiling import Profile
 from eigen_core.market import build_panel
 from eigen_core.reporting.trackers import make_database
-from eigen_core.runs.journals import BlockedError, count_attempt, goodput_recorded
+from eigen_core.runs.journals import BlockedError, count_attempt
 from flows.cli.run_jobs import RunJob, train_in_subprocess
 from flows.server.state_directory import StateDirectory
 
@@ -183,7 +183,7 @@ _KINDS: dict[str, Callable[[Path, Path], object]] = {
     "device": lambda path, _: path.symlink_to("/dev/zero"),
 }
 _OF_COMMANDS = (
-    *("lock", "alive", "act.json", "uploads.json", "starts.json", "plots/fitness.png", "backtests/champion/curve.csv"),
+    *("lock", "act.json", "uploads.json", "stops.json", "plots/fitness.png", "backtests/champion/curve.csv"),
     *("memory/20260101T000000-000001-train.md", "tensorboard/events", "mlflow.db.part", "lease/000001"),
 )
 _CHANGES = (["clean", "--older-than", "0s"], ["resume", "--set", "generations=2"], ["memory"])
@@ -335,17 +335,10 @@ def _ignore(path: Path) -> None:
         pass
 
 
-def _beat(path: Path) -> None:
-    location = RunLocation.of(small_flow_config(path.parents[1]).checkpoint, "run")
-    with goodput_recorded(location, None, ()):
-        pass
-
-
 _TAKEN = MagicMock(export_chrome_trace=lambda path: Path(path).write_text("trace"))
 _TAKEN.key_averages.return_value.table.return_value = "table"
 _CHANGED_IN_PLACE: dict[str, Callable[[Path], object]] = {
     "runs/run/lock": lambda path: FileLock(path).require("Run 'run'"),
-    "runs/run/alive": _beat,
     "runs/mlflow.db": lambda path: make_database(path, path.with_name("run")),
     "runs/.sweeps/mine.log": _log_a_trial,
     "run-profile/train.txt": lambda path: Profile(path.parent, 1).write("train", _TAKEN),
@@ -383,7 +376,7 @@ def test_the_lock_of_a_run_that_was_copied_by_hard_links_is_taken(tmp_path: Path
 
 
 _IN_PLACE = re.compile(r"""open\([^)]*["'](a|w|r\+)b?["']|write_text\(|write_bytes\(|\.touch\(|truncate\(""")
-_NEW_FILES = ("without_file(", "heartbeat.touch()", "mark.touch()", "oom_score_adj", "_CLEAR_REFS", "open(writing, ")
+_NEW_FILES = ("without_file(", "mark.touch()", "oom_score_adj", "_CLEAR_REFS", "open(writing, ")
 
 
 def test_no_other_file_is_changed_in_place() -> None:

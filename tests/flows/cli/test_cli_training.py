@@ -26,9 +26,7 @@ from flows.server.state_directory import wait_until
 pytestmark = pytest.mark.thorough
 
 GENERATIONS = 6
-SHOWN_KEYS = {
-    *("run", "state", "generation", "generations", "config", "store", "computed_by", "history", "goodput", "uploads")
-}
+SHOWN_KEYS = {*("run", "state", "generation", "generations", "config", "store", "computed_by", "history", "uploads")}
 SAME_IN_EQUAL_RUNS = {
     *("generation", "best_fitness", "mean_fitness", "validation", "champion_validation", "champion_score"),
     *("champion_excess", "distinct_ancestors", "policy_distance", "transitions", "weights_sha256", "replay_sha256"),
