@@ -106,14 +106,6 @@ def test_each_step_takes_the_noise_of_its_own_place() -> None:
         assert not moved.any()
 
 
-@pytest.mark.parametrize("rules", [{}, {"observe_portfolio": False}])
-def test_an_agent_whose_network_has_diverged_is_told(rules: dict[str, Any]) -> None:
-    table = Table(trading=rules)
-    table.weights[1] = torch.nan
-    with pytest.raises(FloatingPointError, match="not a finite number"):
-        table.play(STARTS)
-
-
 def test_fitness_is_the_mean_of_the_lowest_of_starts_that_are_spread_evenly() -> None:
     rewards = np.array([[3.0, -1.0, 5.0, 0.0], [2.0, 2.0, 2.0, -9.0]])
     assert mean_of_lowest(rewards, 2).tolist() == [-0.5, -3.5]

@@ -345,16 +345,6 @@ def test_context_comes_last_in_the_order_given(tmp_path: Path) -> None:
     assert "Context only: C, A." in report.lines()
 
 
-def test_row_order_and_file_form_do_not_change_the_bits(tmp_path: Path) -> None:
-    bars = random_bars(["A", "B"], 30, seed=6)
-    bars.loc[[3, 40], "close"] = [0.0, np.nan]
-    one = cleaned(write_csv(tmp_path / "one.csv", bars))[0]
-    bars.sample(frac=1.0, random_state=1).to_parquet(tmp_path / "two.parquet")
-    two = cleaned(tmp_path / "two.parquet")[0]
-    for field in ("days", "open", "high", "low", "close", "volume"):
-        np.testing.assert_array_equal(getattr(one, field), getattr(two, field))
-
-
 def test_context_must_be_known(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "p.csv", random_bars(["AAPL", "MSFT"], 20, seed=7))
     with pytest.raises(InputError, match=r"'APPL'.*perhaps AAPL"):

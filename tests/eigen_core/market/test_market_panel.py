@@ -69,20 +69,6 @@ def test_bundled_prices(tmp_path: Path) -> None:
     assert (report.days, report.gap_days) == (8_313, 0)
 
 
-def test_real_long_file_with_context(tmp_path: Path) -> None:
-    config = Config.model_validate({"market": {"data": "us5", "context": ["IBM"]}})
-    panel, report = build_panel(config, tmp_path)
-    assert panel.symbols == ("AAPL", "FB", "GOOG", "MSFT", "IBM")
-    assert panel.close.shape == (3_270, 4)
-    np.testing.assert_array_equal(panel.valid[:, :4], ~np.isnan(panel.close))
-    assert panel.valid[:, 4].all()
-    assert {"range", "volume"} <= set(panel.feature_names)
-    first_of_goog = int(np.argmax(panel.valid[:, 2]))
-    assert not panel.features[: first_of_goog + 1, 2, 0].any()
-    assert panel.features[first_of_goog + 1 :, 2].any(axis=1).all()
-    assert report.symbols[4].tradable is False
-
-
 @pytest.mark.parametrize("feature_set", ["returns", "classic"])
 def test_normalised_by_mean_and_deviation_of_train_days(tmp_path: Path, prices_file: Path, feature_set: str) -> None:
     config = small_config(prices_file, features=feature_set, validation_days=80)

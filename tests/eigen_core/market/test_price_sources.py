@@ -14,7 +14,7 @@ import pytest
 from market_cases import cleaned, random_bars, small_config, write_csv, write_text
 
 from eigen_core.common.errors import InputError
-from eigen_core.config.market import BUNDLED, absolute_data
+from eigen_core.config.market import absolute_data
 from eigen_core.market import build_panel
 from eigen_core.market.cleaning import CleanPrices
 
@@ -160,20 +160,6 @@ def test_missing_markers_and_spaces(tmp_path: Path) -> None:
     assert np.isnan(prices.close[:12, 0]).all()
     np.testing.assert_array_equal(prices.close[:, 1], [5.5] * 12 + [8.0])
     assert report.unusable_prices == 0
-
-
-def test_real_long_file_with_ragged_histories() -> None:
-    prices, report = cleaned("us5")
-    assert prices.symbols == ("AAPL", "FB", "GOOG", "IBM", "MSFT")
-    assert [(each.first_day, each.valid_days) for each in report.symbols[1:2]] == [("2012-05-18", 196)]
-    assert report.rows == sum(history.valid_days for history in report.symbols)
-    frame = pd.read_csv(BUNDLED["us5"])
-    adjusted = frame.pivot(index="Date", columns="Ticker", values="Adj Close").to_numpy()
-    np.testing.assert_array_equal(prices.close, adjusted)
-    raw = frame.pivot(index="Date", columns="Ticker", values="Open").to_numpy()
-    close = frame.pivot(index="Date", columns="Ticker", values="Close").to_numpy()
-    np.testing.assert_allclose(prices.open / prices.close, raw / close, rtol=1e-12)
-    assert report.adjusted_prices == report.rows
 
 
 def test_bundled_prices_are_named_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
