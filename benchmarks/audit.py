@@ -11,7 +11,7 @@ from benchmarks.results import Section
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.market.audit import SuspectedLeak, audit_correlations
-from eigen_core.market.build import read_market
+from eigen_core.market.build import read_prices
 from eigen_core.market.cleaning import CleanPrices
 from eigen_core.market.features import PanelFeatures
 from eigen_core.market.panel import Splits
@@ -33,7 +33,7 @@ Values = NDArray[np.float64]
 def run() -> Section:
     config = Config()
     market = config.market.model_copy(update={"features": "columns"})
-    prices = read_market(config)
+    prices = read_prices(config)
     rows = []
     for symbols, horizon, last in _CASES:
         shares = []
@@ -98,7 +98,7 @@ def suspected_in(prices: CleanPrices, config: Config) -> tuple[SuspectedLeak, ..
 def false_alarms(config: Config, markets: int) -> tuple[int, int]:
     """Return the numbers of suspected and of tried features, on real prices and on `markets` generated from them."""
     alarms, tried = 0, 0
-    prices = read_market(config)
+    prices = read_prices(config)
     for known in _honest(prices, markets):
         for features in ("returns", "classic"):
             market = config.market.model_copy(update={"features": features})

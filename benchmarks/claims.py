@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from benchmarks.results import Section
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
-from eigen_core.judging.backtest import SpanResult, task_backtest
+from eigen_core.judging.backtest import SpanResult, backtest_class
 from eigen_core.judging.verdicts import Verdict, verdict_on
 from eigen_core.market import Panel, build_panel
 from eigen_core.trading.baselines import MatchedTraders, matched_traders
@@ -89,7 +89,7 @@ def _ridge(holding: int) -> str:
         trading = {"holding_days": holding, "settlement_days": holding}
         config = Config.model_validate({"market": market, "trading": trading})
         panel, _ = build_panel(config)
-        played = task_backtest(config, panel, torch.device("cpu")).play_ridge(panel.splits.holdout, _DRAWS)
+        played = backtest_class(config)(config, panel, torch.device("cpu")).play_ridge(panel.splits.holdout, _DRAWS)
         claims.append(verdict_on(played, config).claim)
     return f"{claims.count('skill')} of {len(claims)} (held {holding} days)"
 

@@ -16,7 +16,7 @@ from eigen_core.config.loading import load_config
 from eigen_core.learning import learner_class
 from eigen_core.learning.fitness import spread_starts
 from eigen_core.market import Panel
-from eigen_core.market.build import panel_of_clean_prices, read_market
+from eigen_core.market.build import panel_of_clean_prices, read_prices
 from eigen_core.market.panel import episode_starts
 from eigen_core.networks.population import agent_groups, initial_weights
 from eigen_core.task import task_class
@@ -39,7 +39,7 @@ _GROUP = 20
 def run() -> Section:
     rows = []
     for name, config in _CASES.items():
-        prices = read_market(config)
+        prices = read_prices(config)
         for market, known in (
             ("bundled", prices),
             ("nothing predictable", unpredictable_prices(prices, _SEED)),

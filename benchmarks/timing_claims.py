@@ -15,7 +15,7 @@ from eigen_core.config import Config
 from eigen_core.judging.backtest import PortfolioBacktest, SpanResult
 from eigen_core.judging.verdicts import Verdict, verdict_on
 from eigen_core.market import Panel
-from eigen_core.market.build import panel_of_clean_prices, read_market
+from eigen_core.market.build import panel_of_clean_prices, read_prices
 from eigen_core.trading.baselines import play_shifted
 from eigen_core.trading.equity import periods_per_year
 from eigen_core.trading.excess import alpha_of_days, excess_of_trades
@@ -78,7 +78,7 @@ def run(markets: int = _MARKETS) -> Section:
 
 
 def _single_assets(config: Config, markets: int) -> Iterator[tuple[int, Panel]]:
-    prices, seed = read_market(config), 0
+    prices, seed = read_prices(config), 0
     for market in range(markets):
         panel = panel_of_clean_prices(unpredictable_prices(prices, market), config.market, f"noise {market}")
         for asset in range(panel.assets):

@@ -19,7 +19,7 @@ import torch
 
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
-from eigen_core.judging.backtest import task_backtest
+from eigen_core.judging.backtest import backtest_class
 from eigen_core.judging.walk_forward import plan_walk, pool_excess, with_purge
 from eigen_core.market import build_panel
 from eigen_core.trading.synthetic import FEATURE, planted_signal
@@ -67,8 +67,8 @@ def ridge_row(preset: str, settings: list[str], folder: Path, edge: float | None
     grown, matched, excess = 1.0, np.ones(1), []
     for _, of_fold in walk.runs():
         panel, _ = build_panel(of_fold)
-        played = task_backtest(of_fold, panel, torch.device("cpu")).play_ridge(panel.splits.holdout)
-        grown *= 1.0 + played.total_return
+        played = backtest_class(of_fold)(of_fold, panel, torch.device("cpu")).play_ridge(panel.splits.holdout)
+        grown *= 1.0 + played.metrics.total_return
         matched = matched * (1.0 + played.matched.total_returns)
         excess.append(played.excess)
     pooled = pool_excess([excess])

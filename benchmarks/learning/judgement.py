@@ -14,7 +14,7 @@ from benchmarks.learning.markets import YEAR, KnownMarket, known_market
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.generation import TrainingState
-from eigen_core.judging.backtest import decide_weights, task_backtest
+from eigen_core.judging.backtest import backtest_class, decide_weights
 from eigen_core.judging.ridge import HoldingRule, fit_ridge, play_rules, tuned_buying, tuned_holding
 from eigen_core.judging.verdicts import Claim, verdict_on
 from eigen_core.learning.fitness import spread_starts
@@ -204,7 +204,7 @@ def _by_growth(state: TrainingState, champion: Tensor, market: KnownMarket) -> t
 def ridge_judged(market: KnownMarket, config: Config) -> dict[str, Any]:
     """Return the results of the baseline `ridge`, in the place of the champion's; see `judged`."""
     score, panel, span = fit_ridge(market.panel, config), market.panel, market.panel.splits.holdout
-    played = task_backtest(config, panel, torch.device("cpu")).play_ridge(span, _DRAWS)
+    played = backtest_class(config)(config, panel, torch.device("cpu")).play_ridge(span, _DRAWS)
     excess = None if played.excess is None else played.excess.mean
     if config.task == "portfolio":
         oracle, rule, scores = tuned_weights_oracle(market.name, market.edge, config), None, np.zeros(2)
@@ -247,6 +247,6 @@ def _turnover(weights: Tensor) -> float:
 
 
 def _claim(state: TrainingState, market: KnownMarket, champion: Tensor) -> Claim:
-    backtest = task_backtest(state.config, market.panel, state.device)
+    backtest = backtest_class(state.config)(state.config, market.panel, state.device)
     played = backtest.play(champion[None], market.panel.splits.holdout, "champion", draws=_DRAWS)
     return verdict_on(played, state.config).claim

@@ -4,7 +4,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -25,13 +25,8 @@ from eigen_core.config import AccountConfig, Config
 from eigen_core.config.registry import Date
 from eigen_core.config.stored import FORMAT_KEY
 from eigen_core.generation.state import resolve_device
-from eigen_core.judging.backtest import NextOrders, Order, decision_of, decisions_among, task_backtest
-from eigen_core.judging.run_backtests import (
-    agents_on_market,
-    config_to_judge,
-    newest_of_run,
-    require_shape,
-)
+from eigen_core.judging.backtest import NextOrders, Order, backtest_class, decision_of, decisions_among
+from eigen_core.judging.run_backtests import agents_on_market, config_to_judge, newest_of_run, require_shape
 from eigen_core.machine.performance import computing_threads
 from eigen_core.market import Panel
 from eigen_core.market.build import TrainingDays, inference_panel
@@ -189,7 +184,9 @@ class Reconciliation:
 
 def reconcile(kept: ActLedger, found: NextOrders, panel: Panel) -> Reconciliation:
     """Compare the ledger `kept` with the present prices, in `panel`, and with a replay on them, `found`."""
-    differences, sizes, agreeing = [], [], 0
+    differences: list[Difference] = []
+    sizes: list[SizeDifference] = []
+    agreeing = 0
     earlier = sorted({day for day in (*kept.days, *found.decided) if day < found.date})
     for day in earlier:
         issued = decision_of(kept.days.get(day, ()))
@@ -197,18 +194,14 @@ def reconcile(kept: ActLedger, found: NextOrders, panel: Panel) -> Reconciliatio
         if compared.missed or compared.issued != compared.replayed:
             differences.append(compared)
             continue
-        other = list(_other_sizes(kept, found, day))
-        sizes += other
-        agreeing += not other
+        before = len(sizes)
+        for order, replayed in zip(decisions_among(kept.days[day]), found.money[day].values(), strict=True):
+            # The fill price may differ from the close, which can change an order by one whole share.
+            tolerance = _SAME_MONEY * order.money + (order.price if kept.account.shares == "whole" else 0.0)
+            if abs(replayed - order.money) > tolerance:
+                sizes.append(SizeDifference(day, order.symbol, order.money, replayed))
+        agreeing += len(sizes) == before
     return Reconciliation(agreeing, tuple(differences), tuple(sizes), _corrections(kept.prices, panel))
-
-
-def _other_sizes(kept: ActLedger, found: NextOrders, day: str) -> Iterator[SizeDifference]:
-    for order, replayed in zip(decisions_among(kept.days[day]), found.money[day].values(), strict=True):
-        # The fill price may differ from the close, which can change an order by one whole share.
-        tolerance = _SAME_MONEY * order.money + (order.price if kept.account.shares == "whole" else 0.0)
-        if abs(replayed - order.money) > tolerance:
-            yield SizeDifference(day, order.symbol, order.money, replayed)
 
 
 def prices_of(panel: Panel, first: int) -> dict[str, dict[str, KnownPrices]]:
@@ -275,7 +268,6 @@ def act(
     """Return the orders of a run's champion after the close of a day, and write them to the ledger.
 
     Args:
-        store, run: URL of the store, name of the run.
         data: path of newer prices; None: `EIGEN_DATA`, or else the path that the run was trained with.
         date: the day (YYYY-MM-DD); None: the last day of the prices.
         ledger: file of the ledger; None: `act.json` in the run's local folder.
@@ -373,6 +365,6 @@ def _orders(config: Config, panel: Panel, weights: Tensor, kept: ActLedger, path
     if kept.began not in dates:
         raise InputError(f"{path} begins on {kept.began}, a day without prices: give prices that include this day.")
     with computing_threads(config.threads):
-        backtest = task_backtest(config, panel, resolve_device(config.device))
+        backtest = backtest_class(config)(config, panel, resolve_device(config.device))
         require_shape(weights, (backtest.parameters,), kept.run)
         return backtest.next_orders(weights, dates.index(kept.began))

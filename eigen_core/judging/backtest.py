@@ -19,6 +19,7 @@ from eigen_core.judging.ridge import BuyingRule, HoldingRule, fit_ridge, tuned_b
 from eigen_core.learning import learner_class
 from eigen_core.machine.reproducibility import compute_reproducibly
 from eigen_core.market import Panel
+from eigen_core.market.formats import weekdays_of
 from eigen_core.networks.actions import AssetActions, market_actions, portfolio_actions
 from eigen_core.networks.agent import AgentNetwork
 from eigen_core.networks.layout import Parameters
@@ -103,11 +104,6 @@ class SpanResult:
     def benchmark(self) -> str:
         """Name of the baseline with which beta, alpha and information ratio compare."""
         return self.baskets[0]
-
-    @property
-    def total_return(self) -> float:
-        """Return over the whole span, as a fraction of the capital."""
-        return float(self.curve.equity[-1] / self.curve.capital - 1.0)
 
     @cached_property
     def metrics(self) -> Metrics:
@@ -212,10 +208,8 @@ def decision_of(orders: Iterable[Order]) -> str | None:
 class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
     """Lets agents of a run trade over spans (consecutive days) of a panel; each task with prices has a subclass.
 
-    Args:
-        config: of the run.
-        panel: prices and features that the run was trained on; for `next_orders` it ends with the day of the decision.
-        device: where networks are computed.
+    `panel` has the prices and features that the run was trained on; for `next_orders` it ends with the day of the
+    decision.
     """
 
     # Functions of the task: the agents' actions; concatenation of the decisions of groups of agents; the accounts of
@@ -249,11 +243,8 @@ class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
     def next_orders(self, weights: Tensor, first: int) -> NextOrders:
         """Return the orders that an agent decides on after the panel's last day, if it has traded since day `first`.
 
-        Their sizes assume that they are filled at the last close.
-
-        Args:
-            weights: of the agent's networks, float32 `[parameters]`.
-            first: index of the day of the first decision; at least `market.window` - 1, since agents observe a window.
+        Their sizes assume that they are filled at the last close. `weights` are float32 `[parameters]`; `first` is an
+        index of at least `market.window` - 1, since agents observe a window.
         """
 
     @abstractmethod
@@ -287,10 +278,8 @@ class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
 
     def _decided(self, weights: Tensor, span: range, *, ensemble: bool = False) -> Decided:
         own = weights.to(self.device)
-        if ensemble:
-            return self._decide(own, span, ensemble=True)
-        groups = agent_groups(len(own), self.config.population.group_size)
-        return self._concatenated([self._decide(own[group], span, ensemble=False) for group in groups])
+        groups = agent_groups(len(own), 0 if ensemble else self.config.population.group_size)
+        return self._concatenated([self._decide(own[group], span, ensemble=ensemble) for group in groups])
 
     def play(self, weights: Tensor, span: range, key: str, *, ensemble: bool = False, draws: int = DRAWS) -> SpanResult:
         """Let agents trade day after day over a span, each with an equal share of the capital.
@@ -355,9 +344,6 @@ class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
 
     def _year(self, span: range) -> int:
         return periods_per_year(self.panel.dates, self.config.account, span)
-
-
-_WEEK = 7
 
 
 def _prepared_days(
@@ -465,14 +451,10 @@ class MarketBacktest(TaskBacktest[DecidedTrades, TradedAccounts]):
 def decide_trades(
     network: AgentNetwork, known: Prices, config: Config, weights: Tensor, span: range, *, ensemble: bool = False
 ) -> DecidedTrades:
-    """Return the trades that agents decide on over a span of days.
+    """Return the trades that agents decide on over a span of days; for the arguments see `TaskBacktest.play`.
 
-    The time in the episode, which agents observe, restarts after every `trading.trading_days` days, as in training.
-
-    Args:
-        network, config: of the run.
-        known: prices of the span, as `prices_of_span` returns them.
-        weights, span, ensemble: see `TaskBacktest.play`.
+    `known` are the prices that `prices_of_span` returns. The time in the episode, which agents observe, restarts after
+    every `trading.trading_days` days, as in training.
     """
     trading, agents = config.trading, len(weights)
     every_day = _prepared_days(network, weights, span, episode_times(trading, weights.device), trading.trading_days)
@@ -489,7 +471,6 @@ def decide_trades(
 
 
 def _with_a_day_at_the_last_close(prices: Prices) -> Prices:
-    """Add a day on which each asset that is tradable on the last day trades at its close."""
     close = torch.where(prices.tradable[-1:], prices.close[-1:], torch.nan)
     later = dict.fromkeys(("open", "high", "close"), close)
     later |= {name: getattr(prices, name)[-1:] for name in ("last_close", "tradable", "precedence", "last_day")}
@@ -503,9 +484,7 @@ def _latest_exit(panel: Panel, sessions: NDArray[np.bool_], decided: int, asset:
     left = holding_days - int(sessions[decided + 1 :, asset].sum())
     if left <= 0:
         return None
-    # 1970-01-01 was a Thursday.
-    dates = panel.dates[panel.close[:, asset] > 0.0]
-    weekdays = np.bincount((dates.astype("datetime64[D]").astype(np.int64) + 3) % _WEEK, minlength=_WEEK)
+    weekdays = np.bincount(weekdays_of(panel.dates[panel.close[:, asset] > 0.0]), minlength=7)
     mask = (weekdays > weekdays.max() / 2).tolist()
     return str(np.busday_offset(panel.dates[-1], left, roll="backward", weekmask=mask))
 
@@ -568,14 +547,8 @@ def decide_weights(
 ) -> NDArray[np.float64]:
     """Return the target weights that agents decide on after the close of each day of a span.
 
-    Args:
-        network: with the actions of the task `portfolio` (`portfolio_actions`).
-        panel, config: of the run.
-        weights, span: see `TaskBacktest.play`.
-        ensemble: the agents decide as one, by the means of their actions, scores and speeds (`move_scores`).
-
-    Returns:
-        float64 `[agents, days, assets]`, shares of the equity; the rest is cash. An ensemble is one agent.
+    They are float64 `[agents, days, assets]`, shares of the equity; the rest is cash. An `ensemble` decides as one
+    agent, by the means of actions, scores and speeds (`move_scores`). For the arguments see `TaskBacktest.play`.
     """
     time, at_once = episode_times(config.trading, weights.device)[:1], config.trading.trading_days
     decided, scores = [], None
@@ -584,8 +557,7 @@ def decide_weights(
         decided.append(scores)
     tradable = torch.tensor(panel.close[span.start : span.stop] > 0.0, device=weights.device)
     targets = target_weights(torch.cat(decided, dim=1).double(), tradable, config.portfolio.short)
-    values: NDArray[np.float64] = targets.cpu().numpy()
-    return values
+    return targets.cpu().numpy()
 
 
 def orders_of_days(
@@ -593,13 +565,8 @@ def orders_of_days(
 ) -> NextOrders:
     """Return the orders of an agent after the last day of its account, and what it decided after each earlier day.
 
-    Sizes assume a fill at the day's close.
-
-    Args:
-        weights: target weights, float64 `[days, assets]`.
-        accounts: the account of this agent only.
-        closes: float64 `[days, assets]`; NaN: no close on that day, so no order.
-        symbols, config: of the run.
+    Sizes assume a fill at the day's close. `weights` and `closes` are float64 `[days, assets]`; without a close (NaN)
+    there is no order on that day.
     """
     equity, costs = accounts.equity[0], OrderCosts.of(config.trading)
     cash = equity * (1.0 - accounts.exposure[0])
@@ -616,14 +583,8 @@ def orders_of_days(
         for asset in np.flatnonzero(shares)
     ]
     dates = [str(date) for date in accounts.dates]
-    return NextOrders(
-        date=dates[last],
-        equity=float(equity[last]),
-        cash=float(cash[last]),
-        orders=orders[last],
-        positions=tuple(positions),
-        money={date: {order.name: order.money for order in of_day} for date, of_day in zip(dates, orders, strict=True)},
-    )
+    money = {date: {order.name: order.money for order in of_day} for date, of_day in zip(dates, orders, strict=True)}
+    return NextOrders(dates[last], float(equity[last]), float(cash[last]), orders[last], tuple(positions), money)
 
 
 def _orders(
@@ -639,15 +600,6 @@ def _orders(
     return tuple(sorted(orders, key=lambda order: order.side, reverse=True))
 
 
-def task_backtest(config: Config, panel: Panel, device: torch.device) -> TaskBacktest[Any, Any]:
+def backtest_class(config: Config) -> "type[TaskBacktest[Any, Any]]":
     """Return the backtest of a configuration's task, which must have prices (`has_prices`)."""
-    return _class_of(config)(config, panel, device)
-
-
-def outcome_days(config: Config) -> int:
-    """Return the number of days from a decision to the last price that its reward depends on."""
-    return _class_of(config).outcome_days(config.trading)
-
-
-def _class_of(config: Config) -> "type[TaskBacktest[Any, Any]]":
     return cast("type[TaskBacktest[Any, Any]]", load_class(BACKTESTS, task_choice(config.task)))

@@ -62,11 +62,9 @@ def importance(
     """Return for each agent the importance of each feature and of each column, the most important first.
 
     Args:
-        config, panel: of the run.
         weights: of the agents, float32 `[agents, parameters]`, on the device that computes.
         starts: indices of the first days of the episodes that each agent plays.
         days: indices of the days of these episodes, and of the windows that agents observe before them.
-        draws: number of random shifts of each feature and column.
 
     A draw shifts the values of a feature (in all columns) or of a column (all features) cyclically within `days`: they
     keep their distribution, course and correlations, but lose their relation to the day (permutation importance,
@@ -180,11 +178,9 @@ def run_importance(
     """Return the importance of features and columns for agents of a run in its validation episodes.
 
     Args:
-        store, run: URL of the store, name of the run.
         agent: `champion`, `champions` (those of the generations that the store keeps, each once), or agents of the
             newest generation: `elites`, `population`, or the number of one.
         generations: for `champions`, how many of the newest generations to read; None: all that the store keeps.
-        draws: number of random shifts of each feature and column.
         settings: changeable settings of the market, as market.KEY=VALUE, by which the prices are read.
 
     Raises:

@@ -43,8 +43,7 @@ class LinearScore:
     def of(self, panel: Panel) -> Values:
         """Return the scores of all days, float64 `[days, assets]`."""
         parts = [_features(panel, days) @ self.coefficients for days in _blocks(panel, range(panel.days))]
-        scores: Values = np.concatenate(parts) + self.intercept
-        return scores
+        return np.concatenate(parts) + self.intercept
 
 
 def _features(panel: Panel, days: slice) -> Values:

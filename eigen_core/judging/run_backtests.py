@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from eigen_core.config import Config
 from eigen_core.config.loading import changed, differing_keys, parse_assignments
 from eigen_core.config.registry import has_prices
 from eigen_core.generation.state import resolve_device, same_prices
-from eigen_core.judging.backtest import SpanResult, task_backtest
+from eigen_core.judging.backtest import SpanResult, backtest_class
 from eigen_core.judging.statistics import sharpe_ratio
 from eigen_core.judging.verdicts import Verdict, draws_for, judge_of
 from eigen_core.machine.performance import computing_threads
@@ -80,7 +80,6 @@ def backtest(
     """Let agents of a run trade a span of days with an account in money, and add the result to the evaluation log.
 
     Args:
-        store, run: URL of the store, name of the run.
         span: `holdout`, `validation`, or two dates, FIRST:LAST; None: the holdout of a finished run.
         agent: `champion`; the number of an agent of the newest generation; `elites` or `population`, each agent with an
             equal share of the capital; `ensemble`, which trades one portfolio by the means of the elites' actions.
@@ -116,7 +115,7 @@ def play(
         known = looks_at(where, symbols, *family).count
         draws = draws_for(known + 1 + choices, 1 if agent == "ensemble" else len(weights))
     with computing_threads(config.threads):
-        market = task_backtest(config, panel, resolve_device(config.device))
+        market = backtest_class(config)(config, panel, resolve_device(config.device))
         require_shape(weights, (len(weights), market.parameters), run)
         played = market.play(weights, days, agent, ensemble=agent == "ensemble", draws=draws)
     training_days = len(set(days) & set(panel.splits.train))
@@ -223,24 +222,20 @@ def _weights_of(contents: RunContents, manifest: Manifest, agent: str, size: int
     if agent == "population":
         return population
     if agent in ("elites", "ensemble"):
-        return population[_elites(contents, manifest)]
+        history = parse_history(contents.document(manifest, "history"), manifest.generation)
+        elites = [descent.agent for descent in history[-1].descent if descent.origin in _SURVIVORS]
+        if elites:
+            return population[elites]
+        raise InputError(
+            f"No agent of run '{contents.name}' has survived generation {manifest.generation} as an elite: give "
+            "--agent champion, population or an agent's number."
+        )
     if not agent.isdecimal() or int(agent) >= len(population):
         raise InputError(
             f"There is no agent '{agent}': choose champion, elites, population, ensemble, or a number from 0 to "
             f"{len(population) - 1}."
         )
     return population[int(agent)].unsqueeze(0)
-
-
-def _elites(contents: RunContents, manifest: Manifest) -> Sequence[int]:
-    history = parse_history(contents.document(manifest, "history"), manifest.generation)
-    elites = [descent.agent for descent in history[-1].descent if descent.origin in _SURVIVORS]
-    if not elites:
-        raise InputError(
-            f"No agent of run '{contents.name}' has survived generation {manifest.generation} as an elite: give "
-            "--agent champion, population or an agent's number."
-        )
-    return elites
 
 
 def _panel_of(contents: RunContents, manifest: Manifest, config: Config) -> Panel:

@@ -114,11 +114,7 @@ def as_settings(values: Mapping[str, Any]) -> list[str]:
 
 
 class Study:
-    """The trials of a sweep, numbered from 0. One process at a time may use it.
-
-    Args:
-        path: SQLite file, created if missing.
-        definition: of the sweep.
+    """The trials of a sweep, numbered from 0, in a SQLite file. One process at a time may use it.
 
     Raises:
         InputError: the file is that of a sweep with another definition.

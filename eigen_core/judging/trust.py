@@ -25,18 +25,14 @@ from eigen_core.config.registry import has_prices
 from eigen_core.config.stored import config_from_stored, stored_values
 from eigen_core.generation import evaluate, evolve, start_training, train
 from eigen_core.generation.state import resolve_device
-from eigen_core.judging.backtest import task_backtest
+from eigen_core.judging.backtest import backtest_class
 from eigen_core.judging.statistics import CONFIDENCE
 from eigen_core.judging.verdicts import POWER, SIGNIFICANCE, Claim, verdict_on
 from eigen_core.machine.performance import computing_threads
 from eigen_core.market import Panel
-from eigen_core.market.build import panel_of_clean_prices, read_market
-from eigen_core.market.cleaning import CleanPrices, prices_fingerprint
-from eigen_core.trading.synthetic import (
-    require_choice,
-    unpredictable_prices,
-    with_planted_edge,
-)
+from eigen_core.market.build import panel_of_clean_prices, read_prices
+from eigen_core.market.cleaning import prices_fingerprint
+from eigen_core.trading.synthetic import require_choice, unpredictable_prices, with_planted_edge
 
 TRIAL_PRESET = "counterfactual"
 """Default preset of trials: in the same training time it finds more of a weak edge than the other presets."""
@@ -138,9 +134,9 @@ class TrustTrials:
     def __init__(self, config: Config, folder: Path) -> None:
         if not has_prices(config.task) or not config.market.holdout_days:
             raise InputError("Trials need a market with holdout days: set neither task nor market.holdout_days.")
-        self._config = config
-        self._folder = folder
-        self._prices: CleanPrices = read_market(config)
+        self._config, self._folder = config, folder
+        self._prices = read_prices(config)
+        config.require_days(len(self._prices.days))
 
     def run(
         self,
@@ -153,7 +149,6 @@ class TrustTrials:
 
         Args:
             trials: number of trials on noise, and as many for each edge; at least one.
-            edges: information coefficients of planted features.
             started, finished: called before and after each new trial, with its number and the total number.
 
         Raises:
@@ -204,7 +199,7 @@ class TrustTrials:
             train(state)
             evolve(state)
         assert state.champion is not None
-        market = task_backtest(config, panel, resolve_device(config.device))
+        market = backtest_class(config)(config, panel, resolve_device(config.device))
         played = market.play(state.champion.weights[None], panel.splits.holdout, "champion", draws=_DRAWS)
         verdict = verdict_on(played, config)
         ridge = verdict_on(market.play_ridge(panel.splits.holdout, draws=_DRAWS), config)

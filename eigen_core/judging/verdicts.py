@@ -12,14 +12,7 @@ from eigen_core.common.records import Excess
 from eigen_core.common.text import change, count, percent, ratio
 from eigen_core.config import Config
 from eigen_core.judging.backtest import DRAWS, SpanResult
-from eigen_core.judging.statistics import (
-    FEWEST_DAYS,
-    Values,
-    corrected,
-    deflated_sharpe,
-    sharpe_interval,
-    superiority,
-)
+from eigen_core.judging.statistics import FEWEST_DAYS, Values, corrected, deflated_sharpe, sharpe_interval, superiority
 from eigen_core.trading.equity import daily_rates
 
 Claim = Literal["skill", "none", "undecided"]
@@ -120,7 +113,7 @@ def judge_of(played: SpanResult, config: Config) -> Callable[[int, Sequence[floa
     def verdict(looks: int, looked_at: Sequence[float]) -> Verdict:
         looks = max(looks, 1)
         matched, timing = (
-            corrected((1.0 + (draws >= played.total_return).sum()) / (1.0 + len(draws)), looks)
+            corrected((1.0 + (draws >= played.metrics.total_return).sum()) / (1.0 + len(draws)), looks)
             for draws in (played.matched.total_returns, played.timing.total_returns)
         )
         excess_pvalue, smallest = _excess(played.excess, looks)
@@ -173,13 +166,11 @@ def _claim(played: SpanResult, pvalue: float, basket: str) -> Claim:
 
 
 def _share_below(played: SpanResult) -> float:
-    """Return the share of the matched random traders that earned less; 0.5 if there are none."""
-    share = played.matched.quantile_of(played.total_return)
+    share = played.matched.quantile_of(played.metrics.total_return)
     return 0.5 if share is None else share
 
 
 def _correlation(returns: Values, baskets: Sequence[Values]) -> float | None:
-    """Return the greatest correlation of the returns with a basket's returns; None if either are constant."""
     known = [basket for basket in baskets if basket.std() > 0.0 and returns.std() > 0.0]
     return max((float(np.corrcoef(returns, basket)[0, 1]) for basket in known), default=None)
 
@@ -214,7 +205,7 @@ def _sentence(played: SpanResult, claim: Claim, matched: float, reason: str, mis
     excess, after = played.excess, f"after {count(looks, 'look')} at these days"
     basket = float(np.prod(1.0 + played.baselines[played.benchmark].returns) - 1.0)
     earned = (
-        f"it earned {change(100.0 * played.total_return, 1)} %, {played.benchmark.replace('_', ' ')} "
+        f"it earned {change(100.0 * played.metrics.total_return, 1)} %, {played.benchmark.replace('_', ' ')} "
         f"{change(100.0 * basket, 1)} %"
     )
     if len(played.curve.dates) < FEWEST_DAYS:

@@ -25,7 +25,7 @@ from eigen_core.config import BatchSamplingConfig, Config
 from eigen_core.config.loading import changed
 from eigen_core.config.registry import has_prices
 from eigen_core.config.stored import config_from_stored, stored_values
-from eigen_core.judging.backtest import SpanResult, outcome_days
+from eigen_core.judging.backtest import SpanResult, backtest_class
 from eigen_core.judging.run_backtests import Backtest, backtest, config_to_judge, write_table
 from eigen_core.judging.statistics import Values, interquartile_mean
 from eigen_core.judging.verdicts import Verdict, verdict_on
@@ -111,13 +111,9 @@ def plan_walk(
     train_days: int | None = None,
     seeds: int = 1,
 ) -> Walk:
-    """Return a walk-forward test whose last fold plays the last days.
+    """Return a walk-forward test (see `Walk`) whose last fold plays the last days; each plays `market.holdout_days`.
 
-    Args:
-        name, train_days, seeds: see `Walk`.
-        config: of its runs; each fold plays `market.holdout_days` days.
-        dates: datetime64[D] `[days]`, days of prices: the dates of the panel that `build_panel` makes of `config`.
-        folds: number of folds.
+    `dates` are those of the panel that `build_panel` makes of `config`, datetime64[D] `[days]`.
 
     Raises:
         InputError: the name cannot be used, or there are too few days.
@@ -164,7 +160,7 @@ def with_purge(config: Config, purge_days: int | None) -> Config:
     None: as many as a window (`market.window`) and the days after a decision that its reward depends on have together
     (without prices a window only), so that no two splits observe or trade the same day.
     """
-    traded = outcome_days(config) if has_prices(config.task) else 0
+    traded = backtest_class(config).outcome_days(config.trading) if has_prices(config.task) else 0
     days = config.market.window + traded if purge_days is None else purge_days
     return changed(config, {"market": {"purge_days": days}})
 

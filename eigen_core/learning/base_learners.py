@@ -366,10 +366,7 @@ class OffPolicyLearner(BatchLearner[Observed, Encoded]):
     _learner: OffPolicyConfig
 
     def _td_target(self, group: Population, batch: Transitions[Observed], noise: Sequence[Tensor]) -> Tensor:
-        """Return the values that the critics shall predict for a batch, float32 `[agents, batch]`, without a gradient.
-
-        `noise` has one tensor, `[agents, batch, *action]`, for each of `noises`.
-        """
+        """Return the values that the critics shall predict for a batch, `[agents, batch]`, without a gradient."""
         raise NotImplementedError
 
     def _natural_actions(self, stored: Tensor) -> Tensor:
@@ -377,7 +374,6 @@ class OffPolicyLearner(BatchLearner[Observed, Encoded]):
         return stored
 
     def _fit_critics(self, group: Population, replay: Replay, step: StepInputs) -> CriticUpdate[Encoded]:
-        """Take one optimizer step of the critics of all agents, in place, along the mean gradient of the batches."""
         task, corrections = self._task, step.corrections[0]
         assert corrections is not None
         rows = group.weights[:, self._critic].clone().requires_grad_()
@@ -405,15 +401,10 @@ class OffPolicyLearner(BatchLearner[Observed, Encoded]):
         loss_of: Callable[[int, Policy, Callable[[Tensor], Tensor]], Tensor],
         corrections: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Take one optimizer step of the actors of all agents, in place.
+        """Take one optimizer step of the actors, in place; return loss and unclipped gradient norm: `[agents]` each.
 
-        Args:
-            encodings: `CriticUpdate.encodings`.
-            loss_of: returns the losses of a batch, float32 `[agents, batch]`. Its arguments are the batch's index, the
-                actor's policy, and a function that returns each critic's values of actions in the task's units.
-
-        Returns:
-            Loss, and gradient norm before clipping: float32 `[agents]` each.
+        `loss_of` returns the losses of a batch, float32 `[agents, batch]`, given its index, the actor's policy, and a
+        function from actions in the task's units to each critic's values.
         """
         task = self._task
         rows = group.weights[:, self._actor].clone().requires_grad_()

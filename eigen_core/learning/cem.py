@@ -146,19 +146,13 @@ class CemMethod(PopulationMethod):
         old = result.state.tensors["mean"]
         mean, variance = torch.zeros_like(old), torch.zeros_like(old)
         for agent, share in zip(parents, shares(len(parents)), strict=True):
-            actor = self._as_evaluated(result, agent)
+            actor = result.population.weights[agent, self._actor]
+            if agent in self._learning:
+                # The actor that was evaluated, before it learned.
+                actor = self._sample_actor(result.generation, agent, result.state)
             mean.add_(actor * share)
             variance.add_((actor - old).square_().mul_(share / len(parents)))
-        variance.add_(self._noise(result.generation))
+        config = self._evolution
+        limit, decay = config.distribution_variance_limit, config.distribution_variance_decay**result.generation
+        variance.add_(limit + (config.distribution_variance - limit) * decay)
         return replace(result.state, tensors={"mean": mean, "variance": variance})
-
-    def _as_evaluated(self, result: GenerationResult, agent: int) -> Tensor:
-        """Return the actor that an agent was evaluated with; if it may have learned since, draw the same one again."""
-        if agent in self._learning:
-            return self._sample_actor(result.generation, agent, result.state)
-        return result.population.weights[agent, self._actor]
-
-    def _noise(self, generation: int) -> float:
-        limit = self._evolution.distribution_variance_limit
-        start = self._evolution.distribution_variance
-        return limit + (start - limit) * self._evolution.distribution_variance_decay**generation

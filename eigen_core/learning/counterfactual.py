@@ -40,7 +40,6 @@ class CounterfactualLearner(BatchLearner[Observed, Encoded]):
     def __init__(self, config: Config, task: Task[Observed, Encoded]) -> None:
         super().__init__(config, task)
         self._known = cast("KnownOutcomes", task)
-        self._critic_values = task.critic_layout.size
         self._stepped = slice(0, task.critic_layout.size + task.actor_layout.size - RESERVE_VALUES)
 
     @staticmethod
@@ -64,23 +63,19 @@ class CounterfactualLearner(BatchLearner[Observed, Encoded]):
         for moments, block in batches:
             observed, outcomes = self._known.outcomes(moments, block)
             # The reserve price has no gradient.
-            reserve = group.weights[:, self._stepped.stop :]
-            expected = self._expected(torch.cat([rows, reserve], dim=1), observed)
+            whole = torch.cat([rows, group.weights[:, self._stepped.stop :]], dim=1)
+            encoding = self._task.encode(self._task.critic_layout.views(whole[:, self._critic]), observed)
+            expected = self._known.expected_outcomes(self._task.actor_layout.views(whole[:, self._actor]), encoding)
             reward_loss, time_loss = self._losses(group, expected, outcomes)
             torch.autograd.backward((reward_loss + time_loss).sum() / len(batches))
             reward_losses += reward_loss.detach() / len(batches)
             time_losses += time_loss.detach() / len(batches)
             seen.append((ExpectedOutcomes(expected.rewards.detach(), expected.shares.detach()), outcomes.known))
         norms = clipped_step(group, self._stepped, rows, corrections, "critic_learning_rate", self._learner)
-        actor = self._task.actor_layout.views(group.weights[:, self._critic_values :])
+        actor = self._task.actor_layout.views(group.weights[:, self._actor])
         for found, known in seen:
             update_reserve(actor, found, known)
         return [reward_losses, time_losses, actor["actor.log_spread"][:, 0].exp(), norms]
-
-    def _expected(self, rows: Tensor, observed: Observed) -> ExpectedOutcomes:
-        critic, actor = rows[:, : self._critic_values], rows[:, self._critic_values :]
-        encoding = self._task.encode(self._task.critic_layout.views(critic), observed)
-        return self._known.expected_outcomes(self._task.actor_layout.views(actor), encoding)
 
     def _losses(self, group: Population, expected: ExpectedOutcomes, outcomes: Outcomes) -> tuple[Tensor, Tensor]:
         """Return the mean squared errors of predicted rewards and `shares`, where `Outcomes.known`: `[agents]` each."""

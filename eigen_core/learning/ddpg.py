@@ -65,7 +65,6 @@ class DdpgLearner(OffPolicyLearner[Observed, Encoded]):
         return {"critic_steps": [True] * plan.gradient_steps, "actor_steps": actor_moves}
 
     def _step(self, group: Population, replay: Replay, step: StepInputs) -> list[Tensor]:
-        """Step the critics and, every `learner.policy_delay` steps, the actor and all target networks."""
         _, of_actor = step.corrections
         fitted = self._fit_critics(group, replay, step)
         if of_actor is None:
@@ -80,7 +79,6 @@ class DdpgLearner(OffPolicyLearner[Observed, Encoded]):
 
     @torch.no_grad()
     def _td_target(self, group: Population, batch: Transitions[Observed], noise: Sequence[Tensor]) -> Tensor:
-        """Return rewards plus the next observation's discounted value by the target networks: `[agents, batch]`."""
         targets, task = group.state["targets"], self._task
         critic = task.critic_layout.views(targets[:, self._critic])
         actor = task.actor_layout.views(targets[:, self._actor])
@@ -102,9 +100,6 @@ class Td3Learner(DdpgLearner[Observed, Encoded]):
         return Heads(critics=2, return_steps=learner_settings(config, Td3Config).n_step)
 
     def _target_actions(self, policy: Policy, noise: Sequence[Tensor]) -> Tensor:
-        """Return the target actor's actions with clipped noise, so that similar actions get similar values.
-
-        Fujimoto et al. 2018, section 5.3.
-        """
+        # So that similar actions get similar values (Fujimoto et al. 2018, section 5.3).
         (drawn,), clip = noise, self._learner.target_noise_clip
         return self._task.box.explore(policy.mode, (drawn * self._learner.target_noise).clamp_(-clip, clip))

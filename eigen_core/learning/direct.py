@@ -99,7 +99,6 @@ class DirectLearner(BaseLearner[Any, Any]):
         return LearningResult.of(group, self.curves, rows)
 
     def _step(self, group: Population, starts: list[int], days: int, corrections: Tensor) -> list[Tensor]:
-        """Take an optimizer step that raises mean minus `learner.risk_aversion` times variance of the daily rewards."""
         learner = self._learner
         aversion = setting(group, learner, "risk_aversion")
         parts = [group.weights[:, columns].clone().requires_grad_() for columns in (self._critic, self._actor)]

@@ -136,14 +136,14 @@ class PpoLearner(BaseLearner[Observed, Encoded]):
             for agent in range(group.size)
         ]
         counts, learning = group.state["steps"].tolist(), [True] * group.size
-        left = 1.0
-        if self._learner.anneal:
-            left = max(0.0, 1.0 - (plan.generation - 1) / self._config.generations)
+        left = max(0.0, 1.0 - (plan.generation - 1) / self._config.generations) if self._learner.anneal else 1.0
         rows: list[list[Tensor]] = []
         for _ in range(plan.epochs):
             dealt = buffer.minibatches(plan.minibatches, generators)
-            for slots, counted in zip(dealt.slots.unbind(1), dealt.counted.unbind(1), strict=True):
-                minibatch = self._minibatch(buffer, replay, slots, counted)
+            for slots, counted in zip(*(part.unbind(1) for part in dealt), strict=True):
+                picked = buffer.pick(slots, "slot", "log_prob", "value", "advantage", "return")
+                batch = self._task.transitions(replay, picked.pop("slot"), 0)
+                minibatch = _Minibatch(batch.observations, batch.actions, counted, *picked.values())
                 rows.append(self._step(group, minibatch, counts, learning, left))
                 between_steps()
         group.state["steps"].copy_(torch.tensor(counts))
@@ -151,7 +151,6 @@ class PpoLearner(BaseLearner[Observed, Encoded]):
 
     @torch.no_grad()
     def _filled(self, group: Population, plan: EpisodePlan, replay: Replay) -> TrajectoryBuffer:
-        """Return a buffer of the group's episodes, with the actions' log-densities, values and advantages."""
         device, task, learner = group.weights.device, self._task, self._learner
         buffer = TrajectoryBuffer(task.episode_steps, plan.lengths, _COLUMNS, device)
         # Slots beyond an episode's end repeat its last step.
@@ -185,21 +184,12 @@ class PpoLearner(BaseLearner[Observed, Encoded]):
         buffer.normalise_advantages()
         return buffer
 
-    def _minibatch(
-        self, buffer: TrajectoryBuffer, replay: Replay, slots: Tensor, counted: Tensor
-    ) -> _Minibatch[Observed]:
-        """Return the steps at `slots`, indices in the trajectory buffer, int64 `[agents, batch]`."""
-        picked = buffer.pick(slots, "slot", "log_prob", "value", "advantage", "return")
-        batch = self._task.transitions(replay, picked.pop("slot"), 0)
-        return _Minibatch(batch.observations, batch.actions, counted, *picked.values())
-
     def _step(
         self, group: Population, batch: _Minibatch[Observed], counts: list[int], learning: list[bool], left: float
     ) -> list[Tensor]:
-        """Take one optimizer step of the agents that are still learning; return the values of `curves`.
+        """Take one optimizer step of the agents that are still `learning`; return the values of `curves`.
 
-        `counts`, each agent's optimizer steps, and `learning`, whether it still learns, are updated in place. Learning
-        rates are multiplied by `left`.
+        `counts` of optimizer steps and `learning` are updated in place. Learning rates are multiplied by `left`.
         """
         task, learner = self._task, self._learner
         critic_rows = group.weights[:, self._critic].clone().requires_grad_()
@@ -242,14 +232,10 @@ class PpoLearner(BaseLearner[Observed, Encoded]):
         return [curve.masked_fill(idle, torch.nan) for curve in curves]
 
     def _value_loss(self, batch: _Minibatch[Observed], values: Tensor) -> Tensor:
-        """Return the mean squared error of the values against the returns, float32 `[agents]`.
-
-        With `learner.value_clip` the larger of two errors counts: that of the value, and that of the value clipped to
-        this distance from the value before learning.
-        """
         error = (values - batch.returns).square()
         clip = self._learner.value_clip
         if clip is not None:
+            # The larger error counts: that of the value, or of the value near that before learning.
             near = batch.values + (values - batch.values).clamp(-clip, clip)
             error = torch.maximum(error, (near - batch.returns).square())
         return batch.mean(error)

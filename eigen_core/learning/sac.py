@@ -68,7 +68,6 @@ class SacLearner(OffPolicyLearner[Observed, Encoded]):
         return {**super().bounds(generation), "temperature_second_moment": (0.0, math.inf)}
 
     def _step(self, group: Population, replay: Replay, step: StepInputs) -> list[Tensor]:
-        """Step the critics, the actor, the temperature and the target critics; return the values of `curves`."""
         (corrections,), (_, noise) = step.corrections, step.noise
         assert corrections is not None
         temperature = group.state["log_temperature"].exp()
@@ -76,14 +75,20 @@ class SacLearner(OffPolicyLearner[Observed, Encoded]):
         log_probs = torch.zeros_like(fitted.loss)
 
         def actor_loss(batch: int, policy: Policy, values: Callable[[Tensor], Tensor]) -> Tensor:
-            """Return temperature times log-density minus the lower of both critics' values (equation 9)."""
+            # Equation 9.
             raw = policy.sample(noise[batch])
             log_prob = policy.log_prob(raw)
             log_probs.add_(log_prob.detach().mean(-1) / len(noise))
             return temperature * log_prob - values(self._natural_actions(raw)).amin(0)
 
         loss, norm = self._fit_actor(group, fitted.encodings, actor_loss, corrections)
-        self._temperature_step(group, log_probs + self._learner.entropy_target * noise[0, 0, 0].numel(), corrections)
+        # Raises the temperature where the entropy is below its target. The loss (section 5) is linear in its logarithm:
+        # otherwise a low temperature could hardly rise.
+        excess = log_probs + self._learner.entropy_target * noise[0, 0, 0].numel()
+        names = ("log_temperature", "temperature_first_moment", "temperature_second_moment")
+        logarithm, first, second = (group.state[name] for name in names)
+        rate = self._learner.temperature_learning_rate
+        adam_update(logarithm, first, second, -excess[:, None], corrections, rate)
         polyak_update(group.state["targets"], group.weights[:, self._critic], self._learner.tau)
         return [fitted.loss, loss, fitted.value, -log_probs, temperature[:, 0], fitted.gradient_norm, norm]
 
@@ -92,10 +97,7 @@ class SacLearner(OffPolicyLearner[Observed, Encoded]):
 
     @torch.no_grad()
     def _td_target(self, group: Population, batch: Transitions[Observed], noise: Sequence[Tensor]) -> Tensor:
-        """Return rewards plus the discounted soft value of the next observation (equations 2 and 3): `[agents, batch]`.
-
-        The actor reads the observation by the encoder of the current critics, the target critics by a target encoder.
-        """
+        # Equations 2 and 3. The actor reads the observation by the current encoder, the target critics by their own.
         task = self._task
         own = task.critic_layout.views(group.weights[:, self._critic])
         policy = task.policy(
@@ -108,18 +110,3 @@ class SacLearner(OffPolicyLearner[Observed, Encoded]):
         soft_values = values - group.state["log_temperature"].exp() * policy.log_prob(raw)
         rewards, discount = discounted_rewards(batch, group, self._learner)
         return rewards + discount * soft_values
-
-    def _temperature_step(self, group: Population, excess: Tensor, corrections: Tensor) -> None:
-        """Raise the temperature where `excess`, `[agents]`, target entropy minus entropy, is positive, else lower it.
-
-        The loss (section 5) is linear in the temperature's logarithm: otherwise a low temperature could hardly rise.
-        """
-        state = group.state
-        adam_update(
-            state["log_temperature"],
-            state["temperature_first_moment"],
-            state["temperature_second_moment"],
-            -excess[:, None],
-            corrections,
-            self._learner.temperature_learning_rate,
-        )

@@ -5,7 +5,6 @@ trajectory in the first two dimensions, flattened: step * (agents * trajectories
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -18,19 +17,6 @@ _ESTIMATES = {name: Column(torch.float32) for name in ("value", "advantage", "re
 _STEPS = 128
 """Steps whose advantages are computed together."""
 _LEAST_DEVIATION = 1e-8
-
-
-@dataclass(frozen=True)
-class Minibatches:
-    """The steps of each agent, in a random order, cut into minibatches.
-
-    Attributes:
-        slots: indices of steps in the buffer, int64 `[agents, minibatches, batch]`.
-        counted: bool `[agents, minibatches, batch]`; slots where it is false are padding.
-    """
-
-    slots: Tensor
-    counted: Tensor
 
 
 class TrajectoryBuffer:
@@ -105,11 +91,12 @@ class TrajectoryBuffer:
         for piece, centred in _centred(advantages, lengths, mean):
             advantages[piece].copy_(centred.div_(deviation))
 
-    def minibatches(self, count: int, generators: Sequence[np.random.Generator]) -> Minibatches:
+    def minibatches(self, count: int, generators: Sequence[np.random.Generator]) -> tuple[Tensor, Tensor]:
         """Draw the minibatches of an epoch: each stored step is in exactly one of its agent's `count` minibatches.
 
         Minibatches of an agent differ by one step at most. Their shape does not depend on the trajectories' lengths.
-        `generators` has one for each agent.
+        `generators` has one for each agent. The results are slots, int64 `[agents, count, batch]`, and which of them
+        count, bool of this shape; the others are padding.
         """
         agents, trajectories = self._by_agent.shape
         dealt = np.zeros((agents, count, -(-self._steps * trajectories // count)), dtype=np.int64)
@@ -123,7 +110,7 @@ class TrajectoryBuffer:
                 dealt[agent, index, : len(part)] = part
                 counted[agent, index, : len(part)] = True
         device = self._lengths.device
-        return Minibatches(torch.from_numpy(dealt).to(device), torch.from_numpy(counted).to(device))
+        return torch.from_numpy(dealt).to(device), torch.from_numpy(counted).to(device)
 
     def pick(self, slots: Tensor, *names: str) -> dict[str, Tensor]:
         """Return the named columns at `slots`, int64 of any shape: `[*slots, ...]`."""

@@ -77,10 +77,8 @@ def _text_bytes(column: pa.Array) -> int:
 
 
 def _inflated_bytes(message: Any) -> int:  # noqa: ANN401 - pyarrow has no types
-    """Return the bytes of a message's buffers after decompression; a compressed one begins with its length.
-
-    Arrow specification, "Serialization and Interprocess Communication".
-    """
+    """Return the bytes of a message's buffers after decompression; a compressed one begins with its length (Arrow
+    specification, "Serialization and Interprocess Communication")."""
     if message.type == "schema":
         return 0
     data = message.metadata.to_pybytes()

@@ -137,7 +137,6 @@ def audit_market(config: Config, days: int) -> MarketAudit:
 
 
 def _rows_with_future(rows: PriceRows, last_known: np.datetime64, future: Future) -> PriceRows:
-    """Return the rows with those after `last_known` cut off, or with their values shuffled per symbol and scaled."""
     if future == "cut off":
         return rows.between(None, str(last_known))
     generator = keyed_generator(0, 0, "market", "look-ahead", str(last_known))
@@ -260,10 +259,8 @@ def _correlations(features: PanelFeatures, parts: Sequence[range], longest: int)
 
 
 def _outcomes(close: Series, longest: int) -> Series:
-    """Return `_OUTCOMES` over 1 to `longest` days, then the sizes over as many days before: `[days, 6 * longest]`.
-
-    `close` are log prices; the first and the last `longest` days are left out.
-    """
+    """Return `_OUTCOMES` over 1 to `longest` days, then the sizes over as many days before, from log prices `close`:
+    `[days, 6 * longest]`; the first and the last `longest` days are left out."""
     daily = np.diff(close, prepend=close[0])
     path = np.cumsum(np.abs(daily))
     middle, horizons = np.arange(longest, len(close) - longest)[:, None], np.arange(1, longest + 1)

@@ -49,9 +49,7 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
     folder = root / "panels"
     found = load_panel(folder, fingerprint, config)
     if found is None:
-        if computed is None:
-            computed = _read_features(source, config)
-        features, report = computed
+        features, report = computed or _read_features(source, config)
         logger.info("Building a panel of %d days and %d symbols from %s.", *features.shape[:2], source.path)
         config.require_days(features.shape[0])
         report = replace(report, look_ahead=tuple(map(str, look_ahead_of_functions(features))))
@@ -89,13 +87,6 @@ def _origin(source: Source, features: PanelFeatures, market: MarketConfig) -> di
 def files_are_those_of(origin: Mapping[str, object], market: MarketConfig) -> bool:
     """Whether files and settings of `market` are those of a panel with this `origin` (`Panel.origin`)."""
     return panel_fingerprint(find_source(market).hashes, market) == origin.get("files")
-
-
-def read_market(config: Config) -> CleanPrices:
-    """Return the cleaned prices of `config.market`; `InputError` if their days are fewer than `required_days`."""
-    prices = read_prices(config)
-    config.require_days(len(prices.days))
-    return prices
 
 
 def read_prices(config: Config) -> CleanPrices:

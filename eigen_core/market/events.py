@@ -75,7 +75,6 @@ def _change(prices: CleanPrices, column: int, day: np.datetime64) -> float:
 
 
 def _applied(rows: PriceRows, event: PriceEvent, own: np.ndarray, earlier: np.ndarray) -> PriceRows:
-    """Return the rows after an event of a symbol; its `own` rows, and those `earlier` than the event, bool `[rows]`."""
     if event.kind == "keep":
         return _with_total_losses(rows, own & (rows.days == np.datetime64(event.day)))
     if event.kind == "drop":

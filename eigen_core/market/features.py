@@ -135,7 +135,6 @@ def forward_fill(values: Series) -> Series:
 
 
 def _rolling_moments(values: Series, days: int) -> tuple[Series, Series]:
-    """Return rolling mean and standard deviation of the last `days` values; NaN for the first `days` - 1."""
     mean, deviation = np.full(len(values), np.nan), np.full(len(values), np.nan)
     windows = len(values) - days + 1
     if windows > 0:

@@ -239,19 +239,9 @@ def panel_fingerprint(
     within_days = market.intraday == "aggregate"
     # `refuse` also drops an unfinished last day of bars.
     counted = ("drop", "refuse") if within_days else ("drop",)
-    names = (
-        "own_features",
-        "levels",
-        "purge_days",
-        "first_date",
-        "last_date",
-        "symbols",
-        "symbol_from",
-        "date_format",
-        "decimal",
-    )
+    plain = "own_features levels purge_days first_date last_date symbols symbol_from date_format decimal"
     optional = {
-        **{name: getattr(market, name) for name in names},
+        **{name: getattr(market, name) for name in plain.split()},
         "columns": market.columns.model_dump(exclude_none=True),
         "suspicious": market.suspicious if market.suspicious in counted else None,
         "intraday": [market.intraday, market.time_zone] if within_days else None,

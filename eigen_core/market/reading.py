@@ -479,7 +479,6 @@ class _Table:
 
 
 def _require_bars(prices: Mapping[str, NDArray[np.float64]]) -> None:
-    """Raise `LayoutError` if most rows have highs below, or lows above, their opens and closes."""
     if not prices.keys() >= set(BAR):
         return
     opened, high, low, close = (prices[role] for role in BAR)

@@ -104,7 +104,7 @@ class AgentNetwork:
         self.block_bound = self._encoder.block_bound
         self.days_before = config.market.window - 1 if self.block_bound else 0
         self.actions = market_actions(config, device) if actions is None else actions
-        self.portfolio_values = self.actions.portfolio_values
+        self.portfolio_values, self.prepared_width = self.actions.portfolio_values, config.network.head_width
         self.box = self.actions.box
         # The outcome of an alternative does not depend on the time in the episode.
         self._time_values = 0 if heads.outcomes else self.actions.time_values
@@ -153,18 +153,15 @@ class AgentNetwork:
             *action_shapes("actor.action", width, self.box, self._heads),
         ]
 
-    def _attention(self, parameters: Parameters, embeddings: Tensor, valid: Tensor) -> Tensor:
+    def _embedding(self, parameters: Parameters, embeddings: Tensor, valid: Tensor) -> MarketEmbedding:
         agents, days, columns, _ = embeddings.shape
         queries = parameters["pool.queries"].transpose(1, 2)[:, None].expand(-1, days, -1, -1).flatten(0, 1)
         # The scores of a day are contiguous, as the softmax reads them.
         scores = product(queries, embeddings.flatten(0, 1).transpose(1, 2).to(queries.dtype))
         missing = ~valid.expand(agents, -1, -1).flatten(0, 1)
-        return _softmax(scores.masked_fill_(missing[:, None], _MASKED)).view(agents, days, -1, columns)
-
-    def _embedding(self, parameters: Parameters, embeddings: Tensor, valid: Tensor) -> MarketEmbedding:
-        context = pooled(self._attention(parameters, embeddings, valid), embeddings)
-        tradable = valid[..., : self.assets]
-        return MarketEmbedding(embeddings[:, :, : self.assets], context.flatten(2), tradable)
+        attention = _softmax(scores.masked_fill_(missing[:, None], _MASKED)).view(agents, days, -1, columns)
+        context = pooled(attention, embeddings).flatten(2)
+        return MarketEmbedding(embeddings[:, :, : self.assets], context, valid[..., : self.assets])
 
     def encode_block(self, parameters: Parameters, first_day: int, days: int) -> MarketEmbedding:
         embeddings = self._encoder.encode_block(parameters, first_day, days)
@@ -195,10 +192,6 @@ class AgentNetwork:
         if not self._time_values:
             return context
         return torch.cat([context, episode_time.expand(*context.shape[:-1], self._time_values)], dim=-1)
-
-    @property
-    def prepared_width(self) -> int:
-        return self._network.head_width
 
     def prepare_actor(self, parameters: Parameters, market: MarketEmbedding, episode_time: Tensor) -> Tensor:
         """Compute the part of the actor that does not depend on the portfolio, for all days of an episode at once.

@@ -23,7 +23,6 @@ class Encoder(Protocol):
         features: float32 `[days, symbols, features]` on the device.
         training_days: number of training days, which come first; normalisation may use no others.
         window: number of days that an embedding may depend on, its own day and those before.
-        config: settings of the network.
     """
 
     block_bound: ClassVar[bool]

@@ -227,10 +227,6 @@ def product(left: Tensor, right: Tensor) -> Tensor:
     return _product(left, right).float()
 
 
-def _sums_rows_in_pieces(left: Tensor) -> bool:
-    return left.device.type == "cuda" and left.shape[2] >= 2 * _ROWS_OF_A_PIECE and len(left) <= _MATRICES_IN_PIECES
-
-
 def _add_product_in_pieces(total: Tensor, left: Tensor, right: Tensor) -> None:
     """Add the float32 product `[agents, inputs, rows] x [agents, rows, outputs]` to `total`, in pieces of rows.
 
@@ -252,7 +248,7 @@ def _add_product_in_pieces(total: Tensor, left: Tensor, right: Tensor) -> None:
 
 def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
     """Add the float32 product of stacked matrices to `total` in place, by `split_product` or, on a GPU, in pieces."""
-    if _sums_rows_in_pieces(left):
+    if left.device.type == "cuda" and left.shape[2] >= 2 * _ROWS_OF_A_PIECE and len(left) <= _MATRICES_IN_PIECES:
         _add_product_in_pieces(total, left, right)
         return
     left, right = split_product(left, right)

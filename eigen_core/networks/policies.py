@@ -82,7 +82,6 @@ class Box:
     Args:
         low: lower bound of each value of an action.
         high: upper bound of each value; may be infinite.
-        device: device on which actions are computed.
         steepness: 0.5 gives the logistic function, 1 gives tanh.
         initial: action of an actor with weights of 0, as a fraction of each value's range; None: the middle.
 

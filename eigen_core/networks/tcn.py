@@ -229,7 +229,6 @@ def _zeros(layer: Layer) -> Layer:
 
 
 def _cut(gradient: Tensor, weight: Tensor) -> Tensor:
-    """Return a gradient in the shape of its weight or bias, without padding."""
     outputs = weight.shape[-1]
     if gradient.dim() == weight.dim():
         return gradient[:, :outputs]
@@ -237,22 +236,18 @@ def _cut(gradient: Tensor, weight: Tensor) -> Tensor:
     return gradient[:, :, :inputs, :outputs].reshape(weight.shape)
 
 
-def _rows(values: Tensor) -> Tensor:
-    return values.flatten(1, 2)
-
-
 def _products(layer: Layer, *inputs: Tensor) -> Tensor:
     """Return a layer's bias plus the products of its weight with each input, `[agents, days, columns, inputs]`."""
-    bias, weight, first = layer.bias[:, None], layer.weight, _rows(inputs[0])
+    bias, weight, first = layer.bias[:, None], layer.weight, inputs[0].flatten(1, 2)
     if weight.dtype == torch.float32:
         found = torch.baddbmm(bias, *split_product(first, weight[:, 0]))
         for index, more in enumerate(inputs[1:], start=1):
-            found.baddbmm_(*split_product(_rows(more), weight[:, index]))
+            found.baddbmm_(*split_product(more.flatten(1, 2), weight[:, index]))
         found = join_product(found, *first.shape[:2])
     else:
         found = bias + product(first, weight[:, 0])
         for index, more in enumerate(inputs[1:], start=1):
-            found.add_(product(_rows(more), weight[:, index]))
+            found.add_(product(more.flatten(1, 2), weight[:, index]))
     return found.view(*inputs[0].shape[:-1], -1)
 
 
@@ -291,13 +286,12 @@ def _hidden(
 def _add_gradients(
     sums: list[Layer], block: Block, columns: slice, places: Tensor | None, layers: list[Layer], above: Tensor
 ) -> None:
-    """Add the gradients of all weights to `sums`, given `above`, the gradient of the embeddings of `columns`."""
     schedule, kept = block.schedule, list[tuple[Tensor, Tensor]]()
     hidden = _hidden(block, columns, places, layers, kept)
     first = kept[0][1]
     precision = layers[-1].weight.dtype
     _add_products(sums[-1], precision, above, hidden)
-    above = product(_rows(above), layers[-1].weight[:, 0].transpose(1, 2)).view(hidden.shape)
+    above = product(above.flatten(1, 2), layers[-1].weight[:, 0].transpose(1, 2)).view(hidden.shape)
     del hidden
     whole = len(schedule.steps) if places is None else schedule.whole
     if places is not None and whole == len(schedule.steps):
@@ -312,7 +306,7 @@ def _add_gradients(
         below[:, :step].zero_()
         below[:, step:] = above
         for place, part in enumerate((below[:, :-step], below[:, step:])):
-            _add_product(_rows(part), _rows(inner), layer.weight[:, place].transpose(1, 2), precision)
+            _add_product(part.flatten(1, 2), inner.flatten(1, 2), layer.weight[:, place].transpose(1, 2), precision)
         above = below
         del read, added, inner, below
         if places is not None and index == whole:
@@ -328,16 +322,17 @@ def _through_relu(gradient: Tensor, result: Tensor) -> Tensor:
 
 
 def _add_products(total: Layer, precision: torch.dtype, gradient: Tensor, *inputs: Tensor) -> None:
-    rows = _rows(gradient)
+    rows = gradient.flatten(1, 2)
     for index, read in enumerate(inputs):
-        _add_product(total.weight[:, index], _rows(read).transpose(1, 2), rows, precision)
+        _add_product(total.weight[:, index], read.flatten(1, 2).transpose(1, 2), rows, precision)
     total.bias.add_(rows.sum(1))
 
 
 def _gathered(hidden: Tensor, places: Tensor) -> Tensor:
     """Pick each agent's days `places` (`Schedule.gathered`), set by set, from `[agents, days, columns, values]`."""
     agents, days, *shape = hidden.shape
-    rows = (places.transpose(0, 1).flatten(1) + _first_rows(agents, days, places)).flatten()
+    first_rows = torch.arange(0, agents * days, days, device=places.device)[:, None]
+    rows = (places.transpose(0, 1).flatten(1) + first_rows).flatten()
     return hidden.view(agents * days, -1).index_select(0, rows).view(agents, -1, *shape)
 
 
@@ -348,16 +343,12 @@ def _scattered(gradient: Tensor, places: Tensor, days: int) -> Tensor:
     """
     agents, shape = len(gradient), gradient.shape[2:]
     whole = gradient.new_zeros((agents * days, shape.numel()))
-    first_rows = _first_rows(agents, days, places)
+    first_rows = torch.arange(0, agents * days, days, device=places.device)[:, None]
     for rows, part in zip(
         places + first_rows, gradient.view(agents, len(places), -1, shape.numel()).unbind(1), strict=True
     ):
         whole.index_add_(0, rows.flatten(), part.flatten(0, 1))
     return whole.view(agents, days, *shape)
-
-
-def _first_rows(agents: int, days: int, like: Tensor) -> Tensor:
-    return torch.arange(0, agents * days, days, device=like.device)[:, None]
 
 
 class TcnEncoder:

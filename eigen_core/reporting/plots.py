@@ -88,21 +88,18 @@ def write_plots(
 
 def plot_fitness(history: Sequence[GenerationRecord], path: Path) -> Path:
     """Plot best and mean fitness of each generation, its best validation fitness, and the champion's (rewards)."""
-    with figure_file(
-        path, "Fitness and validation", _fitness_subtitle(history) if history else NO_GENERATION
-    ) as figure:
+    subtitle = NO_GENERATION
+    if history:
+        last = history[-1]
+        subtitle = (
+            f"Generation {last.generation}: best fitness {number(last.best_fitness)}, "
+            f"mean {number(last.mean_fitness)}. Champion: {champion_in_words(last, number)}."
+        )
+    with figure_file(path, "Fitness and validation", subtitle) as figure:
         if history:
             _draw_fitness(figure.add_axes((0.08, 0.125, 0.69, 0.685)), history)
             footnote(figure, "Bands: fitness of the middle half of the agents, and of all. Diamonds: a new champion.")
     return path
-
-
-def _fitness_subtitle(history: Sequence[GenerationRecord]) -> str:
-    record = history[-1]
-    return (
-        f"Generation {record.generation}: best fitness {number(record.best_fitness)}, "
-        f"mean {number(record.mean_fitness)}. Champion: {champion_in_words(record, number)}."
-    )
 
 
 def _draw_fitness(axes: Axes, history: Sequence[GenerationRecord]) -> None:
@@ -190,7 +187,15 @@ def _draw_learning(figure: Figure, history: Sequence[GenerationRecord], curves: 
 
 
 def plot_resources(telemetry: Sequence[Telemetry], path: Path) -> Path:
-    with figure_file(path, "Time and memory", _resources_subtitle(telemetry)) as figure:
+    subtitle = "Times and memory were not recorded."
+    if telemetry:
+        last, whole = telemetry[-1], duration(sum(entry.seconds for entry in telemetry))
+        subtitle = (
+            f"Generation {last.generation}: {duration(last.seconds)}, {size(last.rss_bytes)} resident, "
+            f"peak {size(last.rss_peak_bytes)}."
+            f"{f' {len(telemetry):,} generations took {whole}.' if len(telemetry) > 1 else ''}"
+        )
+    with figure_file(path, "Time and memory", subtitle) as figure:
         if telemetry:
             _draw_time(figure.add_axes((0.05, 0.13, 0.31, 0.68)), telemetry)
             _draw_memory(figure.add_axes((0.56, 0.13, 0.285, 0.68)), telemetry)
@@ -198,27 +203,13 @@ def plot_resources(telemetry: Sequence[Telemetry], path: Path) -> Path:
     return path
 
 
-def _resources_subtitle(telemetry: Sequence[Telemetry]) -> str:
-    if not telemetry:
-        return "Times and memory were not recorded."
-    last, whole = telemetry[-1], duration(sum(entry.seconds for entry in telemetry))
-    return (
-        f"Generation {last.generation}: {duration(last.seconds)}, {size(last.rss_bytes)} resident, "
-        f"peak {size(last.rss_peak_bytes)}."
-        f"{f' {len(telemetry):,} generations took {whole}.' if len(telemetry) > 1 else ''}"
-    )
-
-
 def _draw_time(axes: Axes, telemetry: Sequence[Telemetry]) -> None:
-    parts = {
-        phase: _by_generation(telemetry, [getattr(entry, f"{phase}_seconds") for entry in telemetry])
-        for phase in _TIMED_PHASES
-    }
     generations = _generations(telemetry)
     floor = np.zeros(len(generations))
     edges = np.append(generations - 0.5, generations[-1] + 0.5)
     middles = []
-    for phase, seconds in parts.items():
+    for phase in _TIMED_PHASES:
+        seconds = _by_generation(telemetry, [getattr(entry, f"{phase}_seconds") for entry in telemetry])
         top = floor + np.nan_to_num(seconds)
         axes.stairs(top, edges, baseline=floor, fill=True, color=PHASE_COLOURS[phase], linewidth=0)
         label = f"{phase} {number(seconds[-1])} s" if np.isfinite(seconds[-1]) else f"{phase} unknown"
@@ -244,7 +235,6 @@ def _draw_memory(axes: Axes, telemetry: Sequence[Telemetry]) -> None:
 
 
 def _memory_slope(telemetry: Sequence[Telemetry]) -> str:
-    """Return a sentence on how memory grew in the newer half of the run: the slope of a least-squares line."""
     newer = telemetry[len(telemetry) // 2 :]
     if len(newer) < _SLOPE_GENERATIONS:
         return ""
@@ -376,7 +366,6 @@ def _draw_lineage(axes: Axes, history: Sequence[GenerationRecord]) -> None:
 
 
 def _draw_links(axes: Axes, born: Sequence[Link], alive: set[Member], *, crowded: bool) -> None:
-    """Draw lines to agents in `alive` above pale ones to the rest, which are left out if there are many (`crowded`)."""
     strong = [link for link in born if link.child in alive]
     # Pale lines to the copies of a champion would form a fan; their dots suffice.
     pale = [link for link in born if link.child not in alive and link.origin != "champion" and not crowded]

@@ -16,7 +16,7 @@ from eigen_core.checkpoint.run_contents import no_such_run
 from eigen_core.checkpoint.store_location import open_store
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import explained, replacing, require_place
-from eigen_core.common.text import count, money, number, percent, ratio
+from eigen_core.common.text import count, listed, money, number, percent, ratio
 from eigen_core.config import Config
 from eigen_core.config.explain import explain, settings
 from eigen_core.config.machine_settings import MACHINE_SETTINGS
@@ -477,7 +477,9 @@ def is_report_of_walk(store: str, name: str, *, span: str | None, agent: str) ->
     run, walk = Run(CheckpointConfig(store=store), name).exists, is_walk(store, name)
     where = open_store(store).url
     if not run and not walk:
-        raise InputError(f"{no_such_run(open_store(store), name)} {_walks_in_words(walks_in(store))}")
+        walks = walks_in(store)
+        held = f"Its walks: {listed(walks, 20)}." if walks else "It holds no walks either."
+        raise InputError(f"{no_such_run(open_store(store), name)} {held}")
     if run and walk and span is None:
         raise InputError(
             f"'{name}' is a run and a walk in {where}: give --slice walk for the walk, --slice holdout for the run."
@@ -492,11 +494,6 @@ def is_report_of_walk(store: str, name: str, *, span: str | None, agent: str) ->
             f"one of its runs, such as {name}-fold-1-seed-1."
         )
     return True
-
-
-def _walks_in_words(walks: Sequence[str]) -> str:
-    shown = f"{', '.join(walks[:20])}{', ...' if len(walks) > 20 else ''}"
-    return f"Its walks: {shown}." if walks else "It holds no walks either."
 
 
 def report_page(report: Report) -> str:

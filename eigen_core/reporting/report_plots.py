@@ -13,7 +13,6 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
-from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from matplotlib.typing import RcKeyType
 
@@ -87,12 +86,9 @@ def equity_plot(curves: Mapping[str, EquityCurve], colours: Mapping[str, str], e
 def draw_equity(
     axes: Axes, curves: Mapping[str, EquityCurve], colours: Mapping[str, str], ends: Sequence[str] = ()
 ) -> None:
-    """Draw the equity of accounts on a logarithmic axis, the first one thick and in front.
+    """Draw the equity of accounts, by name, on a logarithmic axis, the first one thick and in front.
 
-    Args:
-        axes: axes of the plot.
-        curves, colours: equity and colour (hexadecimal) by name of the account.
-        ends: last dates of a walk's folds, as YYYY-MM-DD; all but the last are marked by dotted lines.
+    `ends`: last dates of a walk's folds, as YYYY-MM-DD; all but the last are marked by dotted lines.
     """
     labels = []
     for position, (name, curve) in enumerate(curves.items()):
@@ -298,12 +294,8 @@ def plot(
 ) -> Markup:
     """Return a plot as an SVG drawing in the colours of the page's CSS variables.
 
-    Args:
-        name: a name that is unique on the page.
-        label: description for screen readers.
-        draw: draws the plot into axes.
-        height: of the drawing (pixels).
-        margins: left and right of the axes (pixels).
+    `name` is unique on the page, `label` a description for screen readers; `height` is that of the drawing, `margins`
+    are left and right of the axes (pixels).
     """
     with empty_figure((WIDTH / _POINTS_PER_INCH, height / _POINTS_PER_INCH), _SETTINGS) as figure:
         axes = figure.add_axes(
@@ -311,16 +303,10 @@ def plot(
             facecolor="none",
         )
         draw(axes)
-        inner = _inner(_drawn(figure), name)
+        figure.savefig(svg := io.StringIO(), format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     return Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
-        WIDTH, height, label, Markup(inner)
+        WIDTH, height, label, Markup(_inner(svg.getvalue(), name))
     )
-
-
-def _drawn(figure: Figure) -> str:
-    text = io.StringIO()
-    figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    return text.getvalue()
 
 
 def _inner(svg: str, name: str) -> str:

@@ -238,12 +238,8 @@ def scale_losses(axes: Axes, values: Values) -> str:
 def compress_outliers(axes: Axes, core: ArrayLike, everything: ArrayLike) -> str:
     """Make y logarithmic for outliers that would flatten the rest; return a description of the scale, empty if linear.
 
-    Up to the magnitude below which 95 % of `core` lie in the newer half of the generations, y stays linear.
-
-    Args:
-        axes: axes in which `everything` is drawn.
-        core: values that must be readable, `[curves, generations]`.
-        everything: all values that are drawn, any shape.
+    Up to the magnitude below which 95 % of `core`, `[curves, generations]`, lie in the newer half of the generations, y
+    stays linear. `everything` are all values that are drawn, of any shape.
     """
     values, furthest = np.asarray(core, dtype=np.float64), float(np.abs(everything).max())
     reach = float(np.quantile(np.abs(values[:, values.shape[1] // 2 :]), 0.95))

@@ -10,14 +10,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from eigen_core.common.records import (
-    GenerationRecord,
-    HoldoutResult,
-    Telemetry,
-    champion_path,
-    origins,
-    record_of,
-)
+from eigen_core.common.records import GenerationRecord, HoldoutResult, Telemetry, champion_path, origins, record_of
 from eigen_core.common.text import (
     BYTES_PER_MB,
     clock,
@@ -151,10 +144,6 @@ def markdown_table(rows: Sequence[Row]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def markdown_card(card: Mapping[str, int | float | str | None]) -> str:
-    return "\n".join(f"- **{name}**: {_cell(name, value)}" for name, value in card.items())
-
-
 def _cell(name: str, value: float | str | None) -> str:
     if value is None:
         return "–"
@@ -167,16 +156,11 @@ def _cell(name: str, value: float | str | None) -> str:
 
 def plots_markdown(paths: Sequence[Path]) -> str:
     """Return markdown that contains PNG files (as base64), each below a heading with the file's name."""
-    return "\n".join(f"### {_title(path).capitalize()}\n\n{picture_markdown(path)}\n" for path in paths)
+    return "\n".join(f"### {path.stem.capitalize()}\n\n{picture_markdown(path)}\n" for path in paths)
 
 
 def picture_markdown(path: Path) -> str:
-    image = base64.b64encode(path.read_bytes()).decode("ascii")
-    return f"![{_title(path)}](data:image/png;base64,{image})"
-
-
-def _title(plot: Path) -> str:
-    return plot.stem.replace("_", " ")
+    return f"![{path.stem}](data:image/png;base64,{base64.b64encode(path.read_bytes()).decode('ascii')})"
 
 
 def champion_sentence(history: Sequence[GenerationRecord]) -> str:
@@ -324,10 +308,6 @@ class Progress:
     def is_finished(self) -> bool:
         return self.is_trained and not self.holdout_is_left
 
-    @property
-    def share(self) -> float:
-        return self.done / self.generations
-
     def time_left(self) -> str:
         """Return the time left, or how the training ended: "about 37 min left, until 04:12 UTC"."""
         if self.ended is not None:
@@ -387,7 +367,7 @@ class Overview:
 
     def _head(self) -> list[str]:
         progress = self.progress
-        share = f"{progress.done} of {progress.generations} ({percent(progress.share, 0)})"
+        share = f"{progress.done} of {progress.generations} ({percent(progress.done / progress.generations, 0)})"
         if progress.ended is not None:
             title = f"# Ended after generation {share}"
             state = f"**{progress.ended}** {progress.next_step()}".rstrip()
@@ -416,7 +396,7 @@ class Overview:
         newest = self.history[-SHOWN_GENERATIONS:]
         return [
             "## Champion",
-            markdown_card(self.champion),
+            "\n".join(f"- **{name}**: {_cell(name, value)}" for name, value in self.champion.items()),
             "## The last generations",
             "Best and mean: fitness of the agents. Champion: its validation fitness.",
             markdown_table(generation_rows(newest, self.telemetry)[::-1]),

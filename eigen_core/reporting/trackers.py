@@ -47,20 +47,16 @@ class Tracker(Protocol):
     def write(self, history: History, telemetry: Sequence[Telemetry]) -> None:
         """Write all missing metrics. It may be called again after an error or a crash, also in another process.
 
-        Args:
-            history: one record for each generation from 1 on.
-            telemetry: at most one record for each generation, in order.
+        `history` has one record for each generation from 1 on, `telemetry` at most one for each, in order.
         """
 
 
 def metrics_of(record: GenerationRecord) -> dict[str, float]:
     """Return the metrics of a generation without times and memory, named after the record's fields."""
-    return {
-        **_numbers(record, "generation"),
-        **_prefixed(record.champion_excess.numbers if record.champion_excess else {}, "champion_excess"),
-        **_prefixed(record.trading, "trading"),
-        **_prefixed(record.learning, "learning"),
-    }
+    excess = record.champion_excess.numbers if record.champion_excess else {}
+    groups = {"champion_excess": excess, "trading": record.trading, "learning": record.learning or {}}
+    nested = {f"{group}/{name}": float(value) for group, values in groups.items() for name, value in values.items()}
+    return {**_numbers(record, "generation"), **nested}
 
 
 def metrics_since(
@@ -84,10 +80,6 @@ def _numbers(record: Record, group: str) -> dict[str, float]:
     }
 
 
-def _prefixed(values: dict[str, float] | None, group: str) -> dict[str, float]:
-    return {f"{group}/{name}": float(value) for name, value in (values or {}).items()}
-
-
 # MLflow takes 10 s to create a database.
 _LAST_WAIT_SECONDS = 30.0
 _LAST_WAIT_AFTER_ERROR_SECONDS = 5.0
@@ -109,10 +101,9 @@ class _TrackerThread:
     def write(self, history: History, telemetry: Sequence[Telemetry]) -> None:
         """Start to write; if an earlier write is running, a later call or `finish` writes these generations."""
         self._newest = history, telemetry
-        if self._thread is not None and self._thread.is_alive():
-            return
-        self._report()
-        self._begin()
+        if self._thread is None or not self._thread.is_alive():
+            self._report()
+            self._begin()
 
     def finish(self, seconds: float) -> None:
         """Write generations that are missing, and wait at most `seconds`; after an error, write nothing more."""
@@ -157,11 +148,7 @@ class TrackerListener(Listener):
     """Writes the metrics of each checkpoint to the run's trackers; a context manager that waits for them on exit.
 
     At the start, trackers receive the generations of earlier processes. A tracker that fails causes one warning; the
-    next generation retries it.
-
-    Args:
-        config, location: of the run.
-        warn: receives the warnings, in the thread that calls this object.
+    next generation retries it. `warn` receives the warnings, in the thread that calls this object.
 
     Raises:
         InputError: the package that a tracker needs is not installed.
@@ -193,7 +180,6 @@ class TrackerListener(Listener):
 
 
 EVENT_FILE_NAME = "events.out.tfevents.eigen"
-_VERSION = "brain.Event:2"
 
 
 class TensorBoardTracker:
@@ -229,7 +215,7 @@ class TensorBoardTracker:
             # A new file, or one in the place of a file that somebody has removed.
             if not file.tell():
                 generation = 0
-                _append(file, file_version=_VERSION)
+                _append(file, file_version="brain.Event:2")
                 _append(file, session_log=SessionLog(status=SessionLog.START))
                 _append(file, summary=_as_text(self._configuration))
             for step, metrics in metrics_since(generation, history, telemetry):
@@ -283,7 +269,6 @@ class MlflowTracker:
         self._uri = given or f"sqlite:///{self._database}"
         self._experiment = settings.mlflow_experiment
         self._tags = {RUN_TAG: location.name, STORE_TAG: location.store.url}
-        self._name = location.name
         values = flatten(config.model_dump(mode="json"))
         self._parameters = {
             key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()
@@ -299,12 +284,11 @@ class MlflowTracker:
         if self._database is not None and self._written is None:
             make_database(self._database, self._folder)
         client = MlflowClient(self._uri)
-        written, self._written = self._written, None
         held: StoredValues = {}
-        if written is None:
+        if self._written is None:
             found, held = self._open(client, history)
-            written = found, 0
-        run, generation = written
+            self._written = found, 0
+        (run, generation), self._written = self._written, None
         now = round(1_000 * time.time())
         missing = [
             Metric(name, value, now, step)
@@ -324,16 +308,20 @@ class MlflowTracker:
         experiment = client.get_experiment_by_name(self._experiment)
         number = client.create_experiment(self._experiment) if experiment is None else experiment.experiment_id
         shared = {(name, record.generation): value for record in history for name, value in metrics_of(record).items()}
-        for run in client.search_runs([number], f"tags.`{RUN_TAG}` = '{self._name}'"):
+        for run in client.search_runs([number], f"tags.`{RUN_TAG}` = '{self._tags[RUN_TAG]}'"):
             if run.data.tags.get(STORE_TAG) != self._tags[STORE_TAG]:
                 continue
-            held = _values(client, run)
+            held = {
+                (name, metric.step): metric.value
+                for name in run.data.metrics
+                for metric in client.get_metric_history(run.info.run_id, name)
+            }
             if all(math.isclose(held.get(key, value), value, rel_tol=1e-12) for key, value in shared.items()):
-                self._describe(client, run)
-                return run.info.run_id, held
-        run = client.create_run(number, run_name=self._name, tags=self._tags)
+                break
+        else:
+            run, held = client.create_run(number, run_name=self._tags[RUN_TAG], tags=self._tags), {}
         self._describe(client, run)
-        return run.info.run_id, {}
+        return run.info.run_id, held
 
     def _describe(self, client: "MlflowClient", run: "Run") -> None:
         """Log the settings as parameters. MLflow cannot change a parameter: log changed settings as tags."""
@@ -369,14 +357,6 @@ def make_database(path: Path, folder: Path) -> None:
     with suppress(FileExistsError):
         os.link(beside, path)
     beside.unlink()
-
-
-def _values(client: "MlflowClient", run: "Run") -> StoredValues:
-    return {
-        (name, metric.step): metric.value
-        for name in run.data.metrics
-        for metric in client.get_metric_history(run.info.run_id, name)
-    }
 
 
 def _pieces(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:

@@ -23,13 +23,8 @@ from eigen_core.networks.agent import MlpNetwork
 from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.layout import Parameters
 from eigen_core.networks.policies import Box, Choices, Heads, Policy
-from eigen_core.task.gymnasium_environment import (
-    EnvironmentPool,
-    EnvironmentSpec,
-    OpenedEnvironment,
-    open_environment,
-)
-from eigen_core.task.interface import Rollout, Task, TaskData, Transitions
+from eigen_core.task.gymnasium_environment import EnvironmentPool, OpenedEnvironment, open_environment
+from eigen_core.task.interface import Rollout, Task, TaskData, Transitions, require_capacity
 from eigen_core.task.replay import Column, Replay
 
 _TRAINING_SEEDS = range(1 << 30)
@@ -65,7 +60,7 @@ class GymnasiumTask(Task[Tensor, Tensor]):
 
     def __init__(self, config: Config, opened: OpenedEnvironment, device: torch.device, heads: Heads) -> None:
         compute_reproducibly(config.instructions, device)
-        require_capacity(config, opened.spec)
+        require_capacity(config, opened.spec.episode_steps)
         settings, values = config.environment, opened.spec.observation_values
         if opened.spec.discrete and heads.action_values:
             raise InputError(
@@ -115,7 +110,7 @@ class GymnasiumTask(Task[Tensor, Tensor]):
     @staticmethod
     def open_data(config: Config) -> TaskData:
         opened = open_environment(config)
-        require_capacity(config, opened.spec)
+        require_capacity(config, opened.spec.episode_steps)
         return TaskData(opened, str(opened.spec), dimensions=opened.spec)
 
     def noise_shape(self, episodes: int) -> tuple[int, ...]:
@@ -225,17 +220,6 @@ class GymnasiumTask(Task[Tensor, Tensor]):
         return metadata
 
 
-def require_capacity(config: Config, spec: EnvironmentSpec) -> None:
-    """Raise InputError if a generation can have more transitions to store than the replay holds."""
-    most = config.population.size * config.evaluation.slices * spec.episode_steps
-    if most > config.replay.capacity:
-        raise InputError(
-            f"replay.capacity {config.replay.capacity:,} is below the {most:,} transitions that a generation can have "
-            f"({config.population.size} agents x {config.evaluation.slices} episodes x {spec.episode_steps:,} steps): "
-            "raise replay.capacity or lower evaluation.slices."
-        )
-
-
 class RunningMoments:
     """Mean and variance of all vectors added so far, of length `values`, kept as sums in `Task.state`.
 
@@ -243,39 +227,28 @@ class RunningMoments:
     """
 
     def __init__(self, name: str, values: int, device: torch.device) -> None:
-        self._name = name
-        self._values = values
+        self._sizes = {f"{name}_count": 1, f"{name}_sum": values, f"{name}_squares": values}
         self._device = device
 
     def initial(self) -> dict[str, Tensor]:
         """Return the tensors of the state before any vector is added: count, sum and sum of squares, float64 zeros."""
-        sums = torch.zeros(self._values, dtype=torch.float64, device=self._device)
-        count = torch.zeros(1, dtype=torch.float64, device=self._device)
-        return self._named(count, sums, sums.clone())
+        sizes = self._sizes.items()
+        return {name: torch.zeros(size, dtype=torch.float64, device=self._device) for name, size in sizes}
 
     def after(self, state: Mapping[str, Tensor], vectors: NDArray[np.float64]) -> dict[str, Tensor]:
         """Return these tensors of `state` after adding `vectors`, `[rows, values]`."""
-        count, sums, squares = self._of(state)
-        return self._named(
-            count + len(vectors),
-            sums + torch.tensor(vectors.sum(axis=0), device=self._device),
-            squares + torch.tensor((vectors * vectors).sum(axis=0), device=self._device),
-        )
+        added = (np.array([float(len(vectors))]), vectors.sum(axis=0), (vectors * vectors).sum(axis=0))
+        more = (torch.tensor(values, device=self._device) for values in added)
+        return {name: state[name] + values for name, values in zip(self._sizes, more, strict=True)}
 
     def mean_and_scale(self, state: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Return mean and 1 / standard deviation, float32 `[values]`; 0 and 1 before any vector is added."""
-        count, sums, squares = self._of(state)
+        count, sums, squares = (state[name] for name in self._sizes)
         # Reading the count would wait for a GPU, and a CUDA graph could not capture it.
         rows = count.clamp_min(1.0)
         mean = sums / rows
         variance = (squares / rows - mean * mean).clamp_min(_SMALLEST_VARIANCE).masked_fill(count == 0.0, 1.0)
         return mean.float(), variance.rsqrt().float()
-
-    def _of(self, state: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        return state[f"{self._name}_count"], state[f"{self._name}_sum"], state[f"{self._name}_squares"]
-
-    def _named(self, count: Tensor, sums: Tensor, squares: Tensor) -> dict[str, Tensor]:
-        return {f"{self._name}_count": count, f"{self._name}_sum": sums, f"{self._name}_squares": squares}
 
 
 def discounted_returns(rewards: NDArray[np.float64], ends: NDArray[np.bool_], gamma: float) -> NDArray[np.float64]:

@@ -40,6 +40,17 @@ class TaskData:
     parts: Sequence[Mapping[str, str | int]] = ()
 
 
+def require_capacity(config: Config, steps: int) -> None:
+    """Raise `InputError` if a generation can have more transitions than the replay holds; `steps`: of an episode."""
+    most = config.population.size * config.evaluation.slices * steps
+    if most > config.replay.capacity:
+        raise InputError(
+            f"replay.capacity {config.replay.capacity:,} is below the {most:,} transitions of one generation "
+            f"({config.population.size} agents x {config.evaluation.slices} episodes x {steps:,} steps): raise "
+            "replay.capacity or lower evaluation.slices."
+        )
+
+
 @dataclass(frozen=True)
 class Rollout:
     """Results of the episodes of a group of agents, sorted by agent and then by episode.
@@ -217,7 +228,6 @@ class Task(Protocol[Observed, Encoded]):
             weights: float32 `[agents, parameters]`.
             starts: int64 `[agents, episodes]`, start of each episode, as in `training_starts`.
             noise: float32 `[agents, *noise_shape]` (`Policy.play`), for all episodes but the `fixed` ones; None: none.
-            record: whether to return the transitions.
             fixed: number of each agent's last episodes that are played without noise and not recorded.
         """
 

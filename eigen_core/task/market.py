@@ -30,29 +30,18 @@ from eigen_core.trading.environment import (
 )
 from eigen_core.trading.excess import market_gains, mean_excess
 from eigen_core.trading.order_fills import OrderCosts
-from eigen_core.trading.orders import resolve_orders, sum_of_day, trade_value
+from eigen_core.trading.orders import batch_slices, resolve_orders, sum_of_day, trade_value
 from eigen_core.trading.prices import Prices
 
 
 class _Day(NamedTuple):
-    """Inputs of the decisions of agents at a step of their episodes, as tensors that a CUDA graph can read.
-
-    Attributes:
-        rows, time: results of `EncodedEpisodes.of_step`.
-        portfolio: observed portfolios, float16 `[agents, episodes, assets, values]`.
-        noise: argument of `Policy.play`; None: no noise.
-        decision: result of `TradingEnvironment.decision_inputs`.
-    """
+    """Inputs of the decisions of agents at a step of their episodes, as tensors that a CUDA graph can read."""
 
     rows: Tensor
     time: Tensor
     portfolio: Tensor
     noise: Tensor | None
     decision: DecisionInputs | None
-
-
-# Prices that `OutcomeTable` reads at a time: a few tens of megabytes.
-_CELLS_AT_A_TIME = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -72,28 +61,19 @@ class OutcomeTable:
     @classmethod
     def of(cls, prices: Prices, trading: TradingConfig, days: range, targets: Tensor) -> "OutcomeTable":
         """Return the table of decisions whose positions end within `days`; `targets` are float64 `[targets]`."""
-        decided = days[: -trading.holding_days]
-        shape = (len(decided), prices.assets, len(targets))
-        table = cls(
-            decided.start,
-            torch.empty(shape, device=targets.device),
-            torch.empty(shape, dtype=torch.float16, device=targets.device),
-        )
-        at_once = max(1, _CELLS_AT_A_TIME // (prices.assets * len(targets) * prices.fills(trading).before_wait))
-        for first in range(0, len(decided), at_once):
-            table._fill(prices, trading, slice(first, min(first + at_once, len(decided))), targets)
-        return table
-
-    def _fill(self, prices: Prices, trading: TradingConfig, rows: slice, targets: Tensor) -> None:
-        device, shape = targets.device, self.rewards[rows].shape
-        days = torch.arange(rows.start, rows.stop, device=device)[:, None, None] + self.first_day
+        decided, device = days[: -trading.holding_days], targets.device
         assets = torch.arange(prices.assets, device=device)[:, None]
-        trades = resolve_orders(prices, trading, days.expand(shape), assets.expand(shape), targets.expand(shape))
-        gain = OrderCosts.of(trading).net_gain(trades.entry, trades.exit)
-        bought = trades.filled & prices.tradable[days[:, 0, 0]][..., None]
-        rewards = trade_value(trading, torch.ones_like(gain), gain)
-        self.rewards[rows] = torch.where(bought, rewards, torch.nan).float()
-        self.shares[rows] = (trades.exit_offset / trading.holding_days).half()
+        shape = (len(decided), prices.assets, len(targets))
+        rewards, shares = torch.empty(shape, device=device), torch.empty(shape, dtype=torch.float16, device=device)
+        for part in batch_slices(len(decided), prices.assets * len(targets) * prices.fills(trading).before_wait):
+            day = torch.tensor(decided[part], device=device)[:, None, None]
+            cells = (values.expand(len(day), *shape[1:]) for values in (day, assets, targets))
+            trades = resolve_orders(prices, trading, *cells)
+            gain = OrderCosts.of(trading).net_gain(trades.entry, trades.exit)
+            bought = trades.filled & prices.tradable[day[:, 0, 0]][..., None]
+            rewards[part] = torch.where(bought, trade_value(trading, torch.ones_like(gain), gain), torch.nan)
+            shares[part] = trades.exit_offset / trading.holding_days
+        return cls(decided.start, rewards, shares)
 
     @property
     def days(self) -> range:
@@ -117,7 +97,13 @@ class MarketTask(PanelTask):
         self._held_prices = HeldPrices.of(self.prices, config.trading) if self.network.portfolio_values else None
         self._decisions = torch.arange(config.trading.trading_days, device=device)
         self._market_gains = market_gains(self.prices, config.trading)
-        self._outcomes = self._outcome_table(heads.outcomes) if heads.outcomes else None
+        self._outcomes: OutcomeTable | None = None
+        if heads.outcomes:
+            # Sale targets, evenly spread between their bounds.
+            between = (config.trading.min_target, config.trading.max_target)
+            targets = torch.linspace(*between, heads.outcomes, dtype=torch.float64, device=device)
+            days = range(self.training_starts.start, panel.splits.train.stop)
+            self._outcomes = OutcomeTable.of(self.prices, config.trading, days, targets)
 
     @staticmethod
     def steps(config: Config) -> int:
@@ -254,13 +240,6 @@ class MarketTask(PanelTask):
             return None
         first, gained, traded = (rollout.counts[name] for name in ("first_day", "excess_of_days", "trades_of_days"))
         return mean_excess(gained, traded, first.astype(np.int64), self._config.trading.holding_days)
-
-    def _outcome_table(self, count: int) -> OutcomeTable:
-        """Return the table of the training days and `count` sale targets, evenly spread between their bounds."""
-        days, trading = range(self.training_starts.start, self.panel.splits.train.stop), self._config.trading
-        between = (trading.min_target, trading.max_target)
-        targets = torch.linspace(*between, count, dtype=torch.float64, device=self._device)
-        return OutcomeTable.of(self.prices, trading, days, targets)
 
     def outcome_sampler(self, batch_size: int) -> BlockSampler | None:
         assert self._outcomes is not None

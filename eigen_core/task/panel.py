@@ -29,15 +29,9 @@ from eigen_core.networks.encoders import FirstDay, encoder_class
 from eigen_core.networks.layout import FEWEST_ROWS, Parameters, padded_outputs
 from eigen_core.networks.policies import Heads, SquashedGaussian
 from eigen_core.networks.population import agent_groups
-from eigen_core.task.interface import Rollout, Task, TaskData, Transitions
+from eigen_core.task.interface import Rollout, Task, TaskData, Transitions, require_capacity
 from eigen_core.task.replay import Column, Replay
-from eigen_core.task.transitions import (
-    EPISODE_END,
-    BlockSampler,
-    check_rows,
-    market_columns,
-    stored_days,
-)
+from eigen_core.task.transitions import EPISODE_END, BlockSampler, check_rows, market_columns, stored_days
 from eigen_core.trading.baselines import fewest_days
 from eigen_core.trading.environment import episode_times
 from eigen_core.trading.equity import periods_per_year
@@ -78,10 +72,6 @@ class PanelDimensions:
     columns: int
     assets: int
     features: int
-
-    @classmethod
-    def of(cls, panel: Panel) -> "PanelDimensions":
-        return cls(panel.days, panel.columns, panel.assets, len(panel.feature_names))
 
     @classmethod
     def of_shape(cls, config: Config, days: int, columns: int, assets: int) -> "PanelDimensions":
@@ -206,11 +196,18 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
     def open_data(cls, config: Config) -> TaskData:
         panel, report = build_panel(config)
         require_scale(config, panel.days, cls.steps(config))
-        dimensions = PanelDimensions.of(panel)
+        dimensions = PanelDimensions(panel.days, panel.columns, panel.assets, len(panel.feature_names))
         year = periods_per_year(panel.dates, config.account)
         calendar = f"A year has {year} trading days: metrics are annualised by this number (account.periods_per_year)."
         lines = (*report.lines(config.trading), calendar, *cls.warnings(config, dimensions))
-        return TaskData(panel, str(dimensions), lines, dimensions, split_table(panel))
+        splits = {name: getattr(panel.splits, name) for name in ("train", "validation", "holdout")}
+        dates = panel.dates
+        parts: list[dict[str, str | int]] = [
+            {"days": name, "number": len(days), "first": str(dates[days[0]]), "last": str(dates[days[-1]])}
+            for name, days in splits.items()
+            if days
+        ]
+        return TaskData(panel, str(dimensions), lines, dimensions, parts)
 
     @staticmethod
     def warnings(config: Config, dimensions: PanelDimensions) -> Sequence[str]:
@@ -315,25 +312,10 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
         }
 
 
-def split_table(panel: Panel) -> list[dict[str, str | int]]:
-    splits = {name: getattr(panel.splits, name) for name in ("train", "validation", "holdout")}
-    return [
-        {"days": name, "number": len(days), "first": str(panel.dates[days[0]]), "last": str(panel.dates[days[-1]])}
-        for name, days in splits.items()
-        if days
-    ]
-
-
 def require_scale(config: Config, days: int, steps: int) -> None:
     """Raise InputError if replay, batches or blocks do not suit a panel of `days` and episodes of `steps` days."""
     config.require_days(days)
-    per_generation = config.population.size * config.evaluation.slices * steps
-    if per_generation > config.replay.capacity:
-        raise InputError(
-            f"replay.capacity {config.replay.capacity:,} is below the {per_generation:,} transitions of one generation "
-            f"({config.population.size} agents x {config.evaluation.slices} episodes x {steps} "
-            "days): raise replay.capacity or lower evaluation.slices."
-        )
+    require_capacity(config, steps)
     train_days = len(Splits.of_days(days, config.market).train)
     learner = config.learner
     if not isinstance(learner, BatchSamplingConfig):

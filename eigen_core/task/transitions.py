@@ -63,8 +63,7 @@ def rows_of(first_days: Tensor, portfolios: Tensor, actions: Tensor, rewards: Te
 
 def stored_days(replay: Replay) -> NDArray[np.int32]:
     """Return the day of the transition in each slot, on the host: int32 `[size]`."""
-    days: NDArray[np.int32] = replay.on_host("day").numpy()
-    return days
+    return replay.on_host("day").numpy()
 
 
 def check_rows(ring: Ring, starts: range, episode_days: int) -> str | None:
@@ -99,10 +98,8 @@ class BlockSampler:
 
     Args:
         row_days: day of each row, int32 `[rows]`.
-        block_days: number of days in a block.
         stop: the day after the last training day; no next observation is of a later day.
         most_steps: most days that a transition spans.
-        batch_size: number of rows in a batch.
 
     Attributes:
         block_starts: first days of the blocks that have rows of at least `batch_size` different days, int64.

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import AccountConfig, Config, TradingConfig
-from eigen_core.trading.equity import EquityCurve, Values, periods_per_year
+from eigen_core.trading.equity import Accounts, EquityCurve, Values, periods_per_year
 from eigen_core.trading.order_fills import OrderCosts, ended_by, fill_offset
 from eigen_core.trading.orders import batch_slices
 from eigen_core.trading.portfolio import equal_weights_like, weights_accounts
@@ -84,8 +84,7 @@ def _returns(last_close: Values, span: range, since: int, until: int) -> Values:
     days = np.arange(span.start, span.stop)
     start = np.maximum(days - since, 0)
     change = last_close[np.maximum(days - until, 0)] / last_close[start] - 1.0
-    returns: Values = np.where((days >= since)[:, None], change, np.nan)
-    return returns
+    return np.where((days >= since)[:, None], change, np.nan)
 
 
 def equal_weights(chosen: NDArray[np.bool_]) -> Values:
@@ -95,18 +94,15 @@ def equal_weights(chosen: NDArray[np.bool_]) -> Values:
 
 
 def _bought_once(prices: Prices, known: Prices, trading: TradingConfig, span: range) -> Values:
-    """Return weights that buy each asset at its first fill, float64 `[days, assets]`; NaN: the position stays.
-
-    They buy the assets that have had a price and have not ended on the first day of the span with such assets.
-    """
+    """Return weights that buy, at its first fill, each asset that has had a price and has not ended on the first day of
+    the span with such assets: float64 `[days, assets]`; NaN: the position stays."""
     priced, session = (values[: span.stop].cpu() for values in (prices.tradable, prices.session))
     begun, ended = priced.cummax(0).values, ended_by(priced, session, trading.delisting_days)
     alive = (begun & ~ended)[span.start :].numpy()
     chosen = alive[alive.any(axis=1).argmax()]
     filled = ~known.fills(trading).entry[: len(span)].isnan().cpu().numpy()
     first = filled & chosen & (filled.cumsum(axis=0) == 1)
-    weights: Values = np.where(first, 1.0 / max(int(chosen.sum()), 1), np.nan)
-    return weights
+    return np.where(first, 1.0 / max(int(chosen.sum()), 1), np.nan)
 
 
 def _top_third(score: Values, tradable: NDArray[np.bool_]) -> Values:
@@ -175,12 +171,12 @@ def _earnings(
     settings = share_of_capital(config.account, agents)
     finals = [np.empty(0)]
     for group in groups:
+        accounts: Accounts
         if isinstance(group, DecidedTrades):
-            equity = trade_accounts(group, known, dates, config.trading, settings).equity
+            accounts = trade_accounts(group, known, dates, config.trading, settings)
         else:
-            flat = group.reshape(-1, *group.shape[-2:])
-            equity = weights_accounts(flat, known, dates, config.trading, settings).equity
-        finals.append(equity[:, -1].reshape(-1, agents).sum(axis=1))
+            accounts = weights_accounts(group.reshape(-1, *group.shape[-2:]), known, dates, config.trading, settings)
+        finals.append(accounts.equity[:, -1].reshape(-1, agents).sum(axis=1))
     return np.concatenate(finals) / config.account.capital - 1.0
 
 
@@ -197,7 +193,6 @@ def play_matched_traders(
     Args:
         decided: agents' trades, `[agents, days, K]`, or weights, float64 `[agents, days, assets]`; capitals are equal.
         known, dates: prices of the span, as `prices_of_span` returns them, and its dates, datetime64[D].
-        config, draws: the configuration, and the number of random draws.
         key: text that, with `config.seed`, seeds the draws, such as the name of the agents.
     """
     if isinstance(decided, DecidedTrades):
@@ -259,8 +254,7 @@ def _trades_at_close(
 ) -> DecidedTrades:
     """Return trades without a target, whose sale is due at a close (`Fills`): `[traders x agents, days, K]`.
 
-    `asset` (-1: no trade) is int64 `[traders, agents, days, K]`; `due_day` (-1: no trade) and `coefficient` have the
-    same shape, or `[agents, days, K]` if they are the same for all traders.
+    `asset` (-1: no trade) is `[traders, agents, days, K]`, `due_day` and `coefficient` too, or `[agents, days, K]`.
     """
     fills = known.fills(trading)
     entries, sales, sale_days = (values.cpu().numpy() for values in (fills.entry, fills.sale, fills.sale_day))
@@ -295,7 +289,6 @@ def permuted_weights(weights: Values, tradable: NDArray[np.bool_], draws: int, s
     Args:
         weights: weights of the agents, float64 `[agents, days, assets]`; 0 for assets that are not tradable.
         tradable: bool `[days, assets]`.
-        draws: number of draws.
         seed, key: number and text that seed the permutations.
     """
     sets, of_day = np.unique(tradable, axis=0, return_inverse=True)
@@ -388,5 +381,4 @@ def _shift_trades(
 def _shift_weights(weights: Values, tradable: NDArray[np.bool_], shifts: NDArray[np.int64]) -> Values:
     moved = _shift(weights, shifts)
     lost = np.where(tradable, 0.0, moved).sum(axis=-1, keepdims=True)
-    usable: Values = np.where(tradable, moved + lost / np.maximum(tradable.sum(axis=1, keepdims=True), 1), 0.0)
-    return usable
+    return np.where(tradable, moved + lost / np.maximum(tradable.sum(axis=1, keepdims=True), 1), 0.0)

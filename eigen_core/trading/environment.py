@@ -295,10 +295,7 @@ def _trade_rewards(prices: Prices, trading: TradingConfig, days: Tensor, orders:
 
 
 def _idle(trading: TradingConfig, orders: Orders, bought: Tensor) -> Tensor:
-    """Return which days end without an open position, bool `[E, trading.episode_days]`.
-
-    With classic bookkeeping a day on which a position closes is not idle either.
-    """
+    # With classic bookkeeping a day on which a position closes is not idle either.
     last_offset = orders.exit_offset if trading.bookkeeping == "classic" else orders.exit_offset - 1
     decided = torch.arange(bought.shape[1], device=bought.device)
     # The last day on which a position of a decision, or of one before it, is open.
@@ -401,9 +398,8 @@ class TradingEnvironment:
         trading: TradingConfig,
         held_prices: HeldPrices | None = None,
     ) -> None:
-        self.prices = prices
-        self.trading = trading
-        self._step_index = trading.episode_days
+        self.prices, self.trading = prices, trading
+        self.step_index = trading.episode_days
         self._positions: Positions | None = None
         self._summary: EpisodeSummary | None = None
         self._held_prices = held_prices or HeldPrices.of(prices, trading)
@@ -415,7 +411,7 @@ class TradingEnvironment:
         On an episode's first day its agent decides for the first time. Errors: see `check_first_days`.
         """
         self._first_days = check_first_days(self.prices, self.trading, first_days)
-        self._step_index = 0
+        self.step_index = 0
         self._summary = None
         self._decisions: list[Decision] = []
         self._positions = Positions(self._held_prices, self.trading, self._first_days)
@@ -423,16 +419,12 @@ class TradingEnvironment:
     @property
     def days(self) -> Tensor:
         """Day of the next decision, int64 `[E]`; after the last step, the day after the episode."""
-        return self._first_days + self._step_index
-
-    @property
-    def step_index(self) -> int:
-        return self._step_index
+        return self._first_days + self.step_index
 
     @property
     def done(self) -> bool:
         """Whether the episodes are over, or `reset` was not called yet."""
-        return self._step_index >= self.trading.episode_days
+        return self.step_index >= self.trading.episode_days
 
     def portfolio(self) -> Tensor:
         """Return the observed portfolios after the close of `days`, before the decision: float16 `[E, A, 4]`.
@@ -443,7 +435,7 @@ class TradingEnvironment:
         `trading.observe_portfolio` is false. A position that closes on a day is no longer held after its close.
         """
         if self._positions is not None and self.trading.observe_portfolio:
-            return self._positions.observed(self._step_index)
+            return self._positions.observed(self.step_index)
         shape = (len(self._first_days), self.prices.assets, PORTFOLIO_VALUES)
         return torch.zeros(shape, dtype=torch.float16, device=self._first_days.device)
 
@@ -473,9 +465,9 @@ class TradingEnvironment:
         """
         if self._positions is None:
             raise RuntimeError("The episodes of this TradingEnvironment are over or not started: call reset first.")
-        if self._step_index >= self.trading.trading_days:
+        if self.step_index >= self.trading.trading_days:
             return None
-        return DecisionInputs(self._first_days.unsqueeze(1) + self._step_index, *self._positions.at(self._step_index))
+        return DecisionInputs(self._first_days.unsqueeze(1) + self.step_index, *self._positions.at(self.step_index))
 
     # In inference mode an operator costs a tenth less. Callers compute nothing with its tensors.
     @torch.inference_mode()
@@ -494,10 +486,13 @@ class TradingEnvironment:
         if decision is not None:
             self._decisions.append(decision)
         with torch.inference_mode():
-            self._positions.end_day(self._step_index)
-        self._step_index += 1
+            self._positions.end_day(self.step_index)
+        self.step_index += 1
         if self.done:
-            self._finish()
+            self._positions = None
+            with torch.no_grad():
+                booked = book_episodes(self.prices, self.trading, self._decided_days(), *self._orders())
+            self._rewards, self._summary = booked
 
     def rewards(self) -> Tensor:
         """Return the rewards of the episodes, float64 `[E, T]`; raise RuntimeError before their end."""
@@ -530,11 +525,6 @@ class TradingEnvironment:
 
     def _decided_days(self) -> Tensor:
         return self._first_days.unsqueeze(1) + torch.arange(len(self._decisions), device=self._first_days.device)
-
-    @torch.no_grad()
-    def _finish(self) -> None:
-        self._positions = None
-        self._rewards, self._summary = book_episodes(self.prices, self.trading, self._decided_days(), *self._orders())
 
 
 @torch.no_grad()
@@ -580,7 +570,6 @@ def trade_whole_episodes(
 
 
 def _leave_out_held(orders: Orders, steps: Tensor, assets: int) -> Tensor:
-    """Return which placed orders become trades, those whose asset is not held: bool `[E, decisions, K]`."""
     bought = torch.zeros_like(orders.placed)
     exit_step = steps.unsqueeze(1) + orders.exit_offset
     # One column more than assets: it takes the orders that are not bought, so that no step has to select. It is flat:

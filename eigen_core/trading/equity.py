@@ -132,8 +132,7 @@ def daily_rates(rate: float, dates: NDArray[np.datetime64]) -> Values:
     The annual `rate` and the result are fractions. Interest compounds by calendar time; on the first date it is 0.
     """
     years = np.diff(dates, prepend=dates[:1]) / np.timedelta64(1, "D") / DAYS_OF_YEAR
-    rates: Values = (1.0 + rate) ** years - 1.0
-    return rates
+    return (1.0 + rate) ** years - 1.0
 
 
 def periods_per_year(dates: NDArray[np.datetime64], account: AccountConfig, span: range | None = None) -> int:
@@ -146,7 +145,6 @@ def periods_per_year(dates: NDArray[np.datetime64], account: AccountConfig, span
 
     Args:
         dates: datetime64[D] `[days]`, increasing; an estimate from fewer than two dates raises ValueError.
-        account: the account's settings.
         span: days to annualise, as indices into `dates`; None: estimate from the last year of `dates`.
     """
     if account.periods_per_year is not None:

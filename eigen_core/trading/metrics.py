@@ -75,13 +75,9 @@ def compute_metrics(
     periods_per_year: float,
     risk_free: float = 0.0,
 ) -> Metrics:
-    """Return the metrics of an account.
+    """Return the metrics of an account; without a `benchmark` beta, alpha and information ratio are None.
 
-    Args:
-        curve: the account.
-        benchmark: an account on the same days; None: beta, alpha and information ratio are None.
-        periods_per_year: trading days of a year, by which metrics are annualised; see `periods_per_year`.
-        risk_free: annual risk-free rate (a fraction).
+    Metrics are annualised by `periods_per_year`, trading days of a year. `risk_free` is an annual rate (a fraction).
 
     Raises:
         ValueError: the curve has no days or an equity below 0, or the benchmark has other days.
@@ -182,10 +178,7 @@ def _longest(dates: NDArray[np.datetime64], below: NDArray[np.bool_]) -> int:
 
 
 def gain_by_asset(trades: pd.DataFrame) -> pd.DataFrame:
-    """Return the gain of each asset, one row each, the highest first.
-
-    Args:
-        trades: rows of `TradedAccounts.table` or `WeightsAccounts.table`.
+    """Return the gain of each asset in rows of `TradedAccounts.table` or `WeightsAccounts.table`, the highest first.
 
     Columns: symbol, trades (number of rows), won (share of the trades with a gain; NaN for `WeightsAccounts`, whose
     rows are single orders), paid, costs, gain (money).

@@ -234,12 +234,9 @@ def fill_offset(trading: TradingConfig) -> int:
 
 
 def ended_by(filled: Tensor, session: Tensor, delisting_days: int) -> Tensor:
-    """Return on which days assets count as ended (`Fills`), bool `[days, assets]`.
+    """Return on which days assets count as ended (`Fills`), after `delisting_days` sessions without a price.
 
-    Args:
-        filled: bool `[days, assets]`, the asset has a price on the day.
-        session: bool `[days, assets]`, the market of the asset is open on the day.
-        delisting_days: sessions without a price after which an asset counts as ended.
+    All are bool `[days, assets]`: `filled`, the asset has a price on the day; `session`, its market is open.
     """
     sessions = session.to(torch.int64).cumsum(0)
     before = torch.where(filled, torch.arange(len(filled), device=filled.device)[:, None], -1).cummax(0).values

@@ -126,7 +126,6 @@ def _sort_keys(prices: Prices, days: Tensor, wanted: Tensor, limit: float | None
 
 @cache
 def _float32_from(value: float) -> float:
-    """Return the smallest float32 that is not below a value."""
     nearest = np.float32(value)
     return float(nearest if float(nearest) >= value else np.nextafter(nearest, np.float32(np.inf)))
 
@@ -208,11 +207,8 @@ def resolve_orders(prices: Prices, trading: TradingConfig, days: Tensor, assets:
 
 @cache
 def _days_held(holding: int, columns: int, dimensions: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Return for the `holding` days after a decision: their numbers, from 1; offsets of their prices; days left, to 1.
-
-    Offsets are from the decision's day in flat prices `[days, columns]`. Each result is `[holding, 1, ...]` with
-    `dimensions` ones. Days left have the smallest integer dtype that holds them, which is the fastest.
-    """
+    """Return for the `holding` days after a decision: their numbers, from 1; offsets of their prices, flat `[days,
+    columns]`; days left, to 1, in the fastest dtype. Each is `[holding, 1, ...]` with `dimensions` ones."""
     offsets = torch.arange(1, holding + 1, device=device).view(-1, *[1] * dimensions)
     small = torch.uint8 if holding < torch.iinfo(torch.uint8).max else torch.int32
     return offsets, offsets * columns, (holding + 1 - offsets).to(small)

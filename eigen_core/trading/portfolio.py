@@ -111,7 +111,6 @@ def rebalance(held: Tensor, wanted: Tensor, stays: Tensor | None, costs: OrderCo
 
 
 def _affordable(held: Tensor, wanted: Tensor, stays: Tensor) -> Tensor:
-    """Return the weights before costs that the cash can pay for, where `stays` keeps some positions."""
     borrowed = (wanted.sum(-1, keepdim=True) - 1.0).clamp_min(0.0)
     wanted = torch.where(stays, held, wanted)
     bought = (wanted - held).clamp_min(0.0)
@@ -189,7 +188,6 @@ class Rebalancing:
         return logarithm * PERCENT, change.abs().sum(-1)
 
     def _day_by_day(self, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the three results of `rebalance` (see there) on all days; each day's depend on those before."""
         filled, held = [], torch.zeros_like(targets[..., 0, :])
         for day, of_day in enumerate(targets.unbind(-2)):
             table = replace(self, **{name: getattr(self, name)[..., day, :] for name in ("returns", "stays", "ended")})
@@ -321,8 +319,7 @@ def weights_accounts(
 
 def values_of(shares: Values, price: Values) -> Values:
     """Return shares x price; 0 where there are no shares, even if the price is NaN."""
-    values: Values = np.where(shares != 0.0, shares * price, 0.0)
-    return values
+    return np.where(shares != 0.0, shares * price, 0.0)
 
 
 def changes_to_weights(
@@ -343,7 +340,6 @@ def changes_to_weights(
         cash: float64 `[traders]` (money).
         price: float64 `[assets]` or `[traders, assets]`, of one share at the fill, without slippage.
         stays: bool `[traders, assets]`, the position stays as it is; if the equity is 0 or below, all positions stay.
-        trading, settings: trading rules, and settings of the account.
     """
     values = values_of(shares, price)
     equity = cash[:, None] + values.sum(axis=1, keepdims=True)

@@ -4,6 +4,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -18,13 +19,6 @@ MAX_ASSETS = 2**16
 """Largest number of assets in a panel."""
 NOT_TRADABLE = MAX_ASSETS**2 * 2**31
 """Greater than any key by which `choose_assets` sorts assets: a key minus this is below 0."""
-
-
-def _last_known(prices: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Fill NaN with the last price before it in the same column, `[days, assets]`."""
-    row = np.where(np.isnan(prices), 0, np.arange(len(prices))[:, None])
-    np.maximum.accumulate(row, axis=0, out=row)
-    return np.take_along_axis(prices, row, axis=0)
 
 
 def precedence_of(dates: NDArray[np.datetime64], assets: int) -> NDArray[np.int64]:
@@ -86,7 +80,7 @@ class Prices:
             open=on_device(panel.open),
             high=on_device(panel.high),
             close=close,
-            last_close=on_device(_last_known(np.asarray(panel.close))),
+            last_close=on_device(pd.DataFrame(panel.close).ffill().to_numpy()),
             tradable=tradable,
             missing=torch.tensor(np.logical_and.reduce([np.isnan(prices) for prices in of_day]), device=device),
             precedence=torch.where(tradable, precedence, precedence.add(-NOT_TRADABLE)),

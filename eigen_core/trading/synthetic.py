@@ -71,8 +71,7 @@ def _days_taken(drawn: NDArray[np.int64], priced: NDArray[np.int64]) -> NDArray[
     """Return the drawn day for each `priced` day of a symbol; where it has no return then, another of its days."""
     own = priced[1:] if len(priced) > 1 else priced
     position = np.minimum(np.searchsorted(own, drawn), len(own) - 1)
-    result: NDArray[np.int64] = np.where(own[position] == drawn, drawn, own[drawn % len(own)])
-    return result
+    return np.where(own[position] == drawn, drawn, own[drawn % len(own)])
 
 
 def _mean_growth(close: Grid) -> float:
@@ -88,10 +87,7 @@ def _bars(
     signs: Grid,
     growth: float,
 ) -> tuple[Grid, ...]:
-    """Return the new open, high, low, close and volume of a symbol on its `priced` days.
-
-    `taken` are the results of `_days_taken`, `signs` those of the priced days; `growth` is the mean daily return.
-    """
+    """Return the new open, high, low, close and volume of a symbol on its `priced` days, from `taken` ones."""
     log_close = np.log(prices.close[:, column])
     returns = np.full(len(log_close), np.nan)
     returns[priced[1:]] = np.diff(log_close[priced])
@@ -153,8 +149,7 @@ def persistent_noise(seed: int, days: int, columns: int, horizon: int) -> Values
     """Return moving sums over `horizon` days of standard normal draws: float64 `[days, columns]`."""
     generator = keyed_generator(seed, 0, "market", "planted", "noise")
     sums = np.cumsum(generator.standard_normal((days + horizon, columns)), axis=0)
-    noise: Values = sums[horizon:] - sums[:-horizon]
-    return noise
+    return sums[horizon:] - sums[:-horizon]
 
 
 def with_feature(panel: Panel, name: str, values: Values, definition: str) -> Panel:

@@ -70,8 +70,7 @@ class DecidedTrades:
         """Return the day on which each sale was due, counted like `exit_day`: earlier if the sale waited for a fill."""
         day = torch.arange(self.asset.shape[1], device=fills.due_offset.device)[:, None]
         asset, exit_day = (torch.tensor(values, device=day.device) for values in (self.asset, self.exit_day))
-        due: Indices = (day + fills.due_after(day, asset.clamp(min=0), exit_day - day)).cpu().numpy()
-        return due
+        return (day + fills.due_after(day, asset.clamp(min=0), exit_day - day)).cpu().numpy()
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,6 @@ class TradedAccounts(Accounts):
     """The accounts of traders over a span. Days are those of the decisions; K is `trading.purchases_per_day`.
 
     Attributes:
-        trades: trades that the traders decided on.
         fill_offset: days from a decision to its fill.
         shares: float64 `[traders, days, K]`, number of shares bought; 0: no purchase.
         paid, received: float64 `[traders, days, K]`, money paid for them, and received for their sale, after costs.
@@ -148,13 +146,8 @@ def trade_accounts(
 
     On a day cash earns interest, then purchases at the open are filled, positions are sold, and purchases at the close
     are filled. `account.sizing` sets the size of a position from the equity after the sales of the decision's day; the
-    cash at the fill limits it. Purchases that are filled together are paid in the order of the trades.
-
-    Args:
-        trades: trades that the traders decided on.
-        known: prices of the span, as `prices_of_span` returns them.
-        dates: dates of the span, datetime64[D] `[days]`.
-        trading, settings: trading rules, and settings of the account.
+    cash at the fill limits it. Purchases that are filled together are paid in the order of the trades. `known` are
+    prices of the span, as `prices_of_span` returns them, and `dates` its dates, datetime64[D] `[days]`.
     """
     shape, last_close = trades.asset.shape, known.last_close[: len(dates)].cpu().numpy()
     accounts = TradedAccounts(
@@ -178,8 +171,7 @@ class _AccountKeeper:
         self, accounts: TradedAccounts, last_close: Values, trading: TradingConfig, settings: AccountConfig
     ) -> None:
         self._accounts, self._trades = accounts, accounts.trades
-        self._last_close, self._settings = last_close, settings
-        self._costs = OrderCosts.of(trading)
+        self._last_close, self._settings, self._costs = last_close, settings, OrderCosts.of(trading)
         self._rates = daily_rates(settings.interest, accounts.dates)
         self._cash = np.full(len(accounts.equity), settings.capital)
         self._decision_equity = np.zeros_like(accounts.equity)
@@ -195,31 +187,30 @@ class _AccountKeeper:
         earned = self._cash * self._rates[day]
         self._accounts.interest[:] += earned
         self._cash = self._cash + earned
-        decided = day - self._accounts.fill_offset
-        if decided >= 0:
-            at_open = self._trades.at_open[:, decided]
-            self._buy(day, decided, at_open)
+        self._buy(day, at_open=True)
         self._sell(day)
         self._decision_equity[:, day] = self._cash + self._worth(day)
-        if decided >= 0:
-            self._buy(day, decided, ~at_open)
-            # A position that is bought at the close of its last day is sold at that close.
-            self._sell(day)
+        self._buy(day, at_open=False)
+        # A position that is bought at the close of its last day is sold at that close.
+        self._sell(day)
         worth = self._worth(day)
         equity = self._cash + worth
         self._accounts.equity[:, day] = equity
         self._accounts.exposure[:, day] = share_of(worth, equity)
 
-    def _buy(self, day: int, decided: int, at_this_time: NDArray[np.bool_]) -> None:
-        accounts, settings = self._accounts, self._settings
-        for purchase in range(at_this_time.shape[1]):
+    def _buy(self, day: int, *, at_open: bool) -> None:
+        accounts, settings, decided = self._accounts, self._settings, day - self._accounts.fill_offset
+        if decided < 0:
+            return
+        for purchase in range(self._trades.asset.shape[2]):
             order = (slice(None), decided, purchase)
             wanted = self._share_of_equity[order] * self._decision_equity[order[:2]]
             if settings.sizing == "fixed":
                 wanted = np.where(self._share_of_equity[order] > 0.0, settings.fixed_amount, 0.0)
             entry = self._trades.entry[order]
             price = self._costs.paid(entry)
-            buys = at_this_time[:, purchase] & (wanted > 0.0) & (self._cash > ROUNDING * settings.capital)
+            at_this_time = self._trades.at_open[order] == at_open
+            buys = at_this_time & (wanted > 0.0) & (self._cash > ROUNDING * settings.capital)
             shares = np.zeros_like(wanted)
             np.divide(np.minimum(wanted, self._cash), price, out=shares, where=buys)
             if settings.shares == "whole":
@@ -236,7 +227,6 @@ class _AccountKeeper:
             accounts.costs[:, day] += costs
 
     def _open(self, day: int) -> slice:
-        """Return the decisions whose positions may be open on a day."""
         return slice(max(0, day - self._longest), day + 1)
 
     def _sell(self, day: int) -> None:

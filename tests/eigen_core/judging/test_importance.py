@@ -15,13 +15,7 @@ from eigen_core.checkpoint.session import open_session
 from eigen_core.config import Config
 from eigen_core.config.stored import stored_values
 from eigen_core.generation import evaluate, evolve, snapshot, start_training, train
-from eigen_core.judging.importance import (
-    Importance,
-    importance,
-    over_agents,
-    persistently_low,
-    run_importance,
-)
+from eigen_core.judging.importance import Importance, importance, over_agents, persistently_low, run_importance
 from eigen_core.market import Panel, build_panel
 from eigen_core.runs.handle import Run
 

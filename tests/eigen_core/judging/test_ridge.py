@@ -11,7 +11,7 @@ from sklearn.linear_model import Ridge
 from trading_cases import CPU, panel_of
 
 from eigen_core.config import Config
-from eigen_core.judging.backtest import task_backtest
+from eigen_core.judging.backtest import backtest_class
 from eigen_core.judging.ridge import PENALTIES, fit_ridge, tuned_buying, tuned_holding
 from eigen_core.market import Panel
 from eigen_core.trading.prices import Prices
@@ -36,7 +36,7 @@ def test_it_earns_a_planted_edge_and_knows_nothing_of_the_holdout(task: str) -> 
     config, panel = config_of(task), market()
     panel = with_planted_edge(panel, config.trading, 0.3, seed=1)
     holdout, tuned = panel.splits.holdout, tuned_holding if task == "portfolio" else tuned_buying
-    backtest = task_backtest(config, panel, CPU)
+    backtest = backtest_class(config)(config, panel, CPU)
     earned = backtest.play_ridge(holdout, draws=50)
     np.testing.assert_array_equal(earned.baselines["ridge"].equity, earned.curve.equity)
     assert earned.excess is not None
@@ -90,7 +90,7 @@ def test_of_one_asset_it_times_and_without_known_outcomes_it_stays_in_cash(task:
     assert np.isfinite(fit_ridge(single, config).coefficients).all()
     unknown = np.full_like(single.close, np.nan)
     panel = replace(single, open=unknown, high=unknown, low=unknown, close=unknown)
-    backtest = task_backtest(config, panel, torch.device("cpu"))
+    backtest = backtest_class(config)(config, panel, torch.device("cpu"))
     curve = backtest.accounts(backtest.decided_by_ridge(panel.splits.holdout), panel.splits.holdout).curve(0)
     assert Prices.of_panel(panel, CPU).days == DAYS
     np.testing.assert_array_equal(curve.equity, curve.capital)

@@ -49,19 +49,19 @@ def filled(steps: int, trajectories: Sequence[dict[str, Tensor]], agents: int) -
 def test_each_step_is_in_exactly_one_minibatch_of_its_agent(lengths: list[int], count: int) -> None:
     buffer = buffer_of(12, lengths, 3)
     buffer.columns["reward"].copy_(torch.arange(72.0).reshape(12, 6))
-    batches = buffer.minibatches(count, [keyed_generator(1, agent) for agent in range(3)])
-    assert batches.slots.shape == batches.counted.shape == (3, count, math.ceil(24 / count))
-    picked = buffer.pick(batches.slots, "reward")["reward"]
+    slots, counted = buffer.minibatches(count, [keyed_generator(1, agent) for agent in range(3)])
+    assert slots.shape == counted.shape == (3, count, math.ceil(24 / count))
+    picked = buffer.pick(slots, "reward")["reward"]
     for agent in range(3):
         own = [
             buffer.columns["reward"][:length, number] for number, length in enumerate(lengths) if number // 2 == agent
         ]
-        found = picked[agent][batches.counted[agent]]
+        found = picked[agent][counted[agent]]
         assert sorted(found.tolist()) == sorted(torch.cat(own).tolist())
-        sizes = batches.counted[agent].sum(-1).tolist()
+        sizes = counted[agent].sum(-1).tolist()
         assert max(sizes) - min(sizes) <= 1
-        filling = set(batches.slots[agent][~batches.counted[agent]].tolist())
-        assert not found.numel() or filling <= set(batches.slots[agent][batches.counted[agent]].tolist())
+        filling = set(slots[agent][~counted[agent]].tolist())
+        assert not found.numel() or filling <= set(slots[agent][counted[agent]].tolist())
 
 
 @pytest.mark.cpu

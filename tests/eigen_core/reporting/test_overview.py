@@ -9,14 +9,7 @@ import pytest
 from synthetic_run import make_run
 
 from eigen_core.common.text import clock, exact_clock, rough_duration
-from eigen_core.reporting.tables import (
-    SHOWN_GENERATIONS,
-    Overview,
-    Progress,
-    champion_card,
-    link_to_run,
-    plan_page,
-)
+from eigen_core.reporting.tables import SHOWN_GENERATIONS, Overview, Progress, champion_card, link_to_run, plan_page
 
 NOW = datetime(2026, 11, 21, 3, 36, 10, tzinfo=UTC)
 PROGRESS = Progress(done=14, generations=25, now=NOW, began=NOW - timedelta(hours=1), seconds_each=200.0, took=2_800.0)

@@ -14,13 +14,7 @@ from trading_cases import curve_of
 
 from eigen_core.common.text import money, percent
 from eigen_core.reporting.compare import comparison_page
-from eigen_core.reporting.report import (
-    Report,
-    Setting,
-    calendar_table,
-    report_page,
-    trade_tables,
-)
+from eigen_core.reporting.report import Report, Setting, calendar_table, report_page, trade_tables
 from eigen_core.trading.baselines import MatchedTraders
 
 MOST_BYTES = 3_000_000

@@ -17,12 +17,7 @@ from synthetic_run import make_run
 from eigen_core.common.records import Curve, GenerationRecord, Telemetry
 from eigen_core.learning.ddpg import DdpgLearner
 from eigen_core.reporting import style
-from eigen_core.reporting.plots import (
-    plot_fitness,
-    plot_learning,
-    plot_lineage,
-    write_plots,
-)
+from eigen_core.reporting.plots import plot_fitness, plot_learning, plot_lineage, write_plots
 
 NAMES = ["fitness.png", "learning.png", "resources.png", "lineage.png", "diversity.png"]
 Run = tuple[Sequence[GenerationRecord], Sequence[Telemetry]]

@@ -17,12 +17,7 @@ from eigen_core.common.randomness import keyed_generator
 from eigen_core.machine.allocation import shares_memory
 from eigen_core.machine.memory_usage import own_resident_bytes
 from eigen_core.task.replay import Column, Replay
-from eigen_core.task.transitions import (
-    BlockSampler,
-    market_columns,
-    rows_of,
-    stored_days,
-)
+from eigen_core.task.transitions import BlockSampler, market_columns, rows_of, stored_days
 
 CPU = torch.device("cpu")
 ASSETS = 3

@@ -7,12 +7,7 @@ from scipy.signal import lfilter
 
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.market.cleaning import CleanPrices, prices_fingerprint
-from eigen_core.trading.synthetic import (
-    FEATURE,
-    coming_returns,
-    unpredictable_prices,
-    with_planted_edge,
-)
+from eigen_core.trading.synthetic import FEATURE, coming_returns, unpredictable_prices, with_planted_edge
 
 DAYS, COLUMNS, LATE = 2_500, 6, 700
 
