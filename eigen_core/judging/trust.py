@@ -147,9 +147,8 @@ class TrustTrials:
     ) -> Trust:
         """Run the trials whose results are not in the folder, and return the result of all.
 
-        Args:
-            trials: number of trials on noise, and as many for each edge; at least one.
-            started, finished: called before and after each new trial, with its number and the total number.
+        There are `trials` (at least one) on noise, and as many for each edge, an information coefficient. `started` and
+        `finished` are called before and after each new trial, with its number and the total number.
 
         Raises:
             InputError: the folder holds trials of other settings or prices, or there are too few symbols for an edge.

@@ -83,14 +83,9 @@ def verdict_on(played: SpanResult, config: Config, *, looks: int = 1, looked_at:
 def judge_of(played: SpanResult, config: Config) -> Callable[[int, Sequence[float]], Verdict]:
     """Return a function that gives the verdict on agents that played a span of days, for a number of looks.
 
-    What may take long or fail is computed at once, before a look has to be counted.
-
-    Args:
-        played: what the agents earned; together they are judged as one agent.
-        config: of the run; its seed also seeds the bootstraps.
-
-    The function's arguments are the number of results on these days among which this one was chosen, itself included,
-    and the daily Sharpe ratios of those results for which they are known.
+    What may take long or fail is computed at once, before a look has to be counted. The agents are judged as one; the
+    seed of `config` seeds the bootstraps. The function's arguments are the number of results on these days among which
+    this one was chosen, itself included, and the daily Sharpe ratios of those results for which they are known.
 
     Skill is claimed if, after the correction for looks, all of these hold: the agent's return lies in the upper 5 % of
     the matched random traders'; its excess is positive at 5 % (one-sided, by the error and the degrees of freedom of

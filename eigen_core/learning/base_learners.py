@@ -210,14 +210,9 @@ class BatchLearner(BaseLearner[Observed, Encoded]):
 
 
 def count_steps(group: Population, name: str, moves: Sequence[bool]) -> list[Tensor | None]:
-    """Add the coming steps of an optimizer to the step count of each agent in the group.
+    """Add the coming steps of an optimizer, those gradient steps whose `moves` are true, to `group.state[name]`.
 
-    Args:
-        name: name of the step counts, int64 `[agents]`, in `group.state`.
-        moves: for each of the coming gradient steps, whether the optimizer steps.
-
-    Returns:
-        `bias_corrections` of each gradient step, float32 `[agents, 2]`; None if the optimizer does not step.
+    Returns `bias_corrections` of each gradient step, float32 `[agents, 2]`; None if the optimizer does not step.
     """
     counts = group.state[name]
     numbers = counts.cpu().numpy() + np.cumsum(moves)[:, None]

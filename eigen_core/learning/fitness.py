@@ -82,13 +82,8 @@ def standard_errors(rewards: NDArray[np.float64], starts: NDArray[np.int64], epi
     the variance of an episode, the mean has the variance v R, and the mean squared deviation from the mean has the
     expectation v (1 - R). So the squared error is this deviation times R / (1 - R), the usual one without overlap.
 
-    Args:
-        rewards: float64 `[agents, episodes]`.
-        starts: first day of each episode, int64 `[episodes]`.
-        episode_steps: T.
-
-    Returns:
-        float64 `[agents]`; 0 if all episodes begin on the same day, from which no error can be estimated.
+    `rewards` are float64 `[agents, episodes]`, `starts` the episodes' first days, int64 `[episodes]`; `episode_steps`
+    is T. The errors, `[agents]`, are 0 if all episodes begin on the same day, from which none can be estimated.
     """
     correlations = np.clip(1.0 - np.abs(starts[:, None] - starts) / episode_steps, 0.0, None)
     shared = float(correlations.mean())

@@ -167,9 +167,7 @@ def margins(parameters: Parameters, expected: ExpectedOutcomes) -> Tensor:
 def update_reserve(parameters: Parameters, expected: ExpectedOutcomes, known: Tensor) -> None:
     """Move the reserve price's mean and spread, in place, towards those of the assets' best predicted rewards.
 
-    Args:
-        parameters: the actors', see `outcome_shapes`.
-        known: `Outcomes.known`, bool `[agents, batch, assets]`; predictions where it is false are ignored.
+    `known` is `Outcomes.known`, bool `[agents, batch, assets]`; predictions where it is false are ignored.
     """
     best, count = expected.rewards.amax(-1) * known, known.sum((1, 2)).clamp_min(1)
     mean = best.sum(-1).sum(-1) / count

@@ -287,14 +287,10 @@ class DifferentiableGrowth(Protocol):
         """Training days whose rewards do not depend on prices after the last training day."""
 
     def growth(self, weights: Tensor, first_day: int, days: int) -> tuple[Tensor, Tensor]:
-        """Return the rewards of agents, acting without noise, on consecutive days, as of an episode that begins there.
+        """Return the rewards of agents, acting without noise, on `days` days of an episode that begins on `first_day`.
 
-        Args:
-            weights: float32 `[agents, parameters]`; the rewards are differentiable with respect to them.
-            first_day, days: the first day, one of `growth_days`, and the number of days.
-
-        Returns:
-            Rewards, and turnover as a share of the equity (without a gradient): float32 `[agents, days]` each.
+        The rewards are differentiable with respect to `weights`, float32 `[agents, parameters]`. The second result is
+        the turnover as a share of the equity, without a gradient. Both are float32 `[agents, days]`.
         """
 
 

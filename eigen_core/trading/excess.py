@@ -110,12 +110,9 @@ def excess_of_trades(
     """Return the mean excess of trades over buying all assets that could be bought on the same day, and their alpha.
 
     Both are per trade (%); see `mean_excess` and `alpha_of`, also for None. The sales of the assets compared with are
-    due on the same day as the trade's (`market_gains`).
-
-    Args:
-        trades: trades of one or more agents, `[agents, days, K]`.
-        known, trading: prices of the days, as `prices_of_span` returns them, and trading rules.
-        any_day: compare with buying on each day of the span, held as long as the trade may be, instead of on its day.
+    due on the same day as the trade's (`market_gains`). `trades` are `[agents, days, K]`, `known` prices of the days as
+    `prices_of_span` returns them. With `any_day` a trade is compared with buying on each day of the span, held as long
+    as the trade may be, instead of on its day.
     """
     days = trades.asset.shape[1]
     made, day = trades.asset >= 0, np.arange(days)[:, None]
