@@ -101,7 +101,6 @@ def _task(config: Config, panel: Panel, device: torch.device) -> PanelTask:
 
 
 def _shifted(panel: Panel, part: _Part, days: range, draws: int, generator: np.random.Generator) -> Iterator[Panel]:
-    """Yield `draws` panels with the values of `part` (columns, features) shifted randomly, cyclically within `days`."""
     nearest = max(1, int(_NEAREST * len(days)))
     for shift in generator.integers(nearest, max(len(days) - nearest, nearest + 1), draws):
         features = np.array(panel.features)

@@ -171,7 +171,6 @@ def _probabilistic_sharpe(excess: Values) -> float | None:
 
 
 def _longest(dates: NDArray[np.datetime64], below: NDArray[np.bool_]) -> int:
-    """Return the calendar days of the longest sequence of `dates` on which `below` is true."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], below, [False]))))
     first, last = edges[::2], edges[1::2] - 1
     return int(((dates[last] - dates[first]) // _DAY + 1).max(initial=0))

@@ -244,7 +244,6 @@ class _AccountKeeper:
         accounts.costs[:, day] += self._of_trader(costs)
 
     def _worth(self, day: int) -> Values:
-        """Return the value of the positions held after the day at its last known close, float64 `[traders]`."""
         decided = self._open(day)
         asset, shares = self._trades.asset[:, decided], self._accounts.shares[:, decided]
         held = (shares > 0.0) & (self._trades.exit_day[:, decided] > day)
