@@ -39,7 +39,7 @@ from eigen_core.checkpoint.store import (
     store_errors,
 )
 from eigen_core.common.errors import InputError
-from eigen_core.common.files import HIDDEN, crc32c, file_checksum, replacing, stream_checksum
+from eigen_core.common.files import HIDDEN, crc32c, replacing, stream_checksum
 
 # Bytes of an object that one request transfers; the service requires a multiple of 256 KiB.
 BLOCK = 8 << 20
@@ -315,8 +315,8 @@ class GcsStore(RemoteStore):
     def holds(self, name: str, path: Path) -> bool:
         with suppress(MissingObjectError):
             entry = self._entry(checked_name(name))
-            found = entry.size, entry.crc32c
-            return entry.size == path.stat().st_size and found == _described(*file_checksum(path))
+            with open(path, "rb") as file:
+                return (entry.size, entry.crc32c) == _described(*stream_checksum(file))
         return False
 
     def stat(self, name: str) -> StoredObject | None:

@@ -126,28 +126,22 @@ def json_sha256(document: JsonValue) -> str:
 
 def checksummed(fields: Mapping[str, JsonValue]) -> bytes:
     """Return a JSON document with these fields and `checksum`, the SHA-256 of the fields (`json_sha256`)."""
-    return _file_content({**fields, _CHECKSUM: json_sha256(dict(fields))})
+    document = {**fields, _CHECKSUM: json_sha256(dict(fields))}
+    return (json.dumps(document, indent=2, sort_keys=True, allow_nan=False) + "\n").encode("ascii")
 
 
 def parse_checksummed(content: bytes) -> dict[str, JsonValue]:
     """Return the fields that `checksummed` wrote, without the checksum; `DamagedFileError` if `content` has changed."""
+    document = parse_document(content)
+    if not isinstance(document, dict) or document.pop(_CHECKSUM, None) is None:
+        raise DamagedFileError("has no checksum")
     try:
-        document = json.loads(content)
-        if not isinstance(document, dict) or _CHECKSUM not in document:
-            raise DamagedFileError("has no checksum")
-        fields = {name: value for name, value in document.items() if name != _CHECKSUM}
-        whole = json_sha256(fields) == document[_CHECKSUM] and _file_content(document) == content
-    except DamagedFileError:
-        raise
-    except (ValueError, RecursionError) as error:
+        whole = checksummed(document) == content
+    except RecursionError as error:
         raise DamagedFileError("is not JSON") from error
     if not whole:
         raise DamagedFileError("does not match its own checksum")
-    return fields
-
-
-def _file_content(document: JsonValue) -> bytes:
-    return (json.dumps(document, indent=2, sort_keys=True, allow_nan=False) + "\n").encode("ascii")
+    return document
 
 
 class BytesDone:

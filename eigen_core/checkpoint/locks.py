@@ -15,7 +15,6 @@ import math
 import os
 import re
 import socket
-import stat
 import threading
 import time
 import uuid
@@ -30,7 +29,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from eigen_core.checkpoint.integrity import DELETED_MARK, LEASES, MANIFESTS
 from eigen_core.checkpoint.store import ANOTHER_FOLDER, MissingObjectError, Store, StoredObject, StoreUnavailableError
 from eigen_core.common.errors import InputError, UnavailableError
-from eigen_core.common.files import explained
+from eigen_core.common.files import ForeignPlaceError, explained, open_own_file
 from eigen_core.common.records import Printable
 
 logger = logging.getLogger(__name__)
@@ -48,7 +47,7 @@ _KEPT_EPOCHS = 8
 _RELEASE_SECONDS = 5.0
 _MOST_BYTES = 1 << 16
 _RECORD_NAME = re.compile(r"(\d{6,18})")
-_ANNOUNCEMENT = re.compile(r"\d{6,18}\.(\d{6,18}-[0-9a-f]{8}\.json)")
+_ANNOUNCEMENT = re.compile(r"\d{6,18}\.\d{6,18}-[0-9a-f]{8}\.json")
 
 _Document = TypeVar("_Document", bound=BaseModel)
 
@@ -139,8 +138,8 @@ class FileLock:
     def acquire(self, seconds: float = _TRY_SECONDS) -> bool:
         """Take the lock and return whether that succeeded within `seconds`.
 
-        Even a free lock may need a wait, since `is_taken` in another process briefly holds a shared lock. `InputError`
-        if there is a folder, pipe or device at the lock's path.
+        Even a free lock may need a wait, since `is_taken` in another process briefly holds a shared lock. Raises as
+        `open_own_file`.
         """
         with ExitStack() as closing:
             descriptor = self._open(os.O_RDWR | os.O_CREAT, closing)
@@ -189,19 +188,16 @@ class FileLock:
             return None
 
     def _refuse_hard_link(self, descriptor: int) -> None:
-        """Raise `InputError` if the file has another name and is no lock: an archive can link to any file."""
+        """Raise `ForeignPlaceError` if the file has another name and is no lock: an archive can link to any file."""
         if os.fstat(descriptor).st_nlink > 1 and (content := os.pread(descriptor, _MOST_BYTES, 0)):
             try:
                 ProcessIdentity.model_validate_json(content)
             except ValidationError:
-                raise InputError(f"{self._path} is a hard link to another file: remove it.") from None
+                raise ForeignPlaceError(self._path) from None
 
     def _open(self, flags: int, closing: ExitStack) -> int:
-        # O_NONBLOCK: opening a pipe would wait for its other end. O_NOFOLLOW: `acquire` empties the file.
-        descriptor = os.open(self._path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666)
+        descriptor = open_own_file(self._path, flags)
         closing.callback(os.close, descriptor)
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise InputError(f"{self._path} is not a regular file and cannot be locked: remove it.")
         return descriptor
 
 
@@ -418,11 +414,10 @@ class Lease:
 
     def _prevent_announced(self, found: list[StoredObject]) -> list[str]:
         """Reserve the manifest names that former holders announced but did not use; return the announcements' names."""
-        announced = {thing.name: _ANNOUNCEMENT.fullmatch(thing.name.rpartition("/")[2]) for thing in found}
-        for match in announced.values():
-            if match is not None:
-                self._store.create(f"{self._run}/{MANIFESTS}{match[1]}", DELETED_MARK)
-        return [name for name, match in announced.items() if match is not None]
+        announced = [thing.name for thing in found if _ANNOUNCEMENT.fullmatch(thing.name.rpartition("/")[2])]
+        for name in announced:
+            self._store.create(f"{self._run}/{MANIFESTS}{name.partition('.')[2]}", DELETED_MARK)
+        return announced
 
     def _prune(self, names: list[str]) -> None:
         try:

@@ -81,9 +81,7 @@ class RunDirectory:
             f"There is already a file or folder {store.folder / name}: choose another name, move it away or, if it is "
             f"a run, continue it with `{command_for('resume', name, store.url)}`."
         )
-        if _is_taken(store.folder / name):
-            raise InputError(taken)
-        if not store.create(f"{name}/{CONFIG_NAME}", content):
+        if _is_taken(store.folder / name) or not store.create(f"{name}/{CONFIG_NAME}", content):
             raise InputError(taken)
         return cls(RunContents(store, name), config)
 

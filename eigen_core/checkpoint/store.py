@@ -129,13 +129,10 @@ class RemoteStore(Store, Protocol):
 
 
 def has_content(store: Store, name: str, content: bytes) -> bool:
-    known = store.stat(name)
-    if known is None or known.bytes != len(content):
-        return False
-    try:
-        return store.read(name, len(content)) == content
-    except MissingObjectError:
-        return False
+    with suppress(MissingObjectError):
+        known = store.stat(name)
+        return known is not None and known.bytes == len(content) and store.read(name, len(content)) == content
+    return False
 
 
 @contextmanager

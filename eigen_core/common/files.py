@@ -151,7 +151,7 @@ class ForeignPlaceError(InputError):
     """A link, pipe or device is in a place of Eigen's own files, or a hard link in that of one which Eigen changes."""
 
     def __init__(self, path: str | Path) -> None:
-        found = "hard link to another file" if os.path.isfile(path) else "pipe, socket or device"
+        found = "hard link to another file" if os.path.isfile(path) else "folder, pipe, socket or device"
         kind = "symbolic link" if os.path.islink(path) else found
         super().__init__(
             f"{path} is a {kind}. Eigen uses none among its own files, since it could lead to files that are not "
@@ -217,21 +217,28 @@ def open_regular_file(path: Path, *, follow: bool = True) -> Iterator[BufferedRe
         yield file
 
 
-def open_to_append(path: Path) -> BinaryIO:
-    """Open a file of Eigen's own to append and read; create it if it is missing.
-
-    `ForeignPlaceError` if it is a link, pipe or device, or has another name (hard link), by which it may be no file of
-    Eigen's.
-    """
-    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+def open_own_file(path: Path, flags: int) -> int:
+    """Open a file of Eigen's own and return its descriptor; `ForeignPlaceError` if it is no regular file, or a link."""
     try:
-        file = open(os.open(path, flags, 0o666), "r+b")  # noqa: SIM115 - the caller closes it
+        # O_NONBLOCK: opening a pipe would wait for its other end.
+        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):
             raise ForeignPlaceError(path) from error
         raise
-    status = os.fstat(file.fileno())
-    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ForeignPlaceError(path)
+    return descriptor
+
+
+def open_to_append(path: Path) -> BinaryIO:
+    """Open a file of Eigen's own to append and read; create it if it is missing.
+
+    Raises as `open_own_file`, also if the file has another name (hard link), by which it may be no file of Eigen's.
+    """
+    file = open(open_own_file(path, os.O_RDWR | os.O_CREAT | os.O_APPEND), "r+b")  # noqa: SIM115 - the caller closes it
+    if os.fstat(file.fileno()).st_nlink > 1:
         file.close()
         raise ForeignPlaceError(path)
     file.seek(0, os.SEEK_END)
@@ -263,9 +270,3 @@ def stream_checksum(stream: BinaryIO) -> tuple[int, int]:
         size += len(block)
         checksum = crc32c(block, checksum)
     return size, checksum
-
-
-def file_checksum(path: Path) -> tuple[int, int]:
-    """Return size (bytes) and CRC-32C of a file, in bounded memory."""
-    with open(path, "rb", buffering=0) as file:
-        return stream_checksum(file)
