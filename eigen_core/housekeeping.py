@@ -71,9 +71,7 @@ def clean_runs(store: str, names: list[str] | None, grace_seconds: float, *, dry
 
     `names`: None: all runs; those in use or unreadable are skipped. Files that no manifest (description of a
     checkpoint) names stay while they are younger than `grace_seconds`: a process may be uploading their generation.
-
-    Raises:
-        InputError: a run in `names` does not exist, cannot be read or is in use; or the store cannot be used.
+    `InputError` if a run in `names` does not exist, cannot be read or is in use.
     """
     cleaned = []
     for name in runs_in(store) if names is None else names:

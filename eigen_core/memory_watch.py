@@ -4,7 +4,6 @@ import logging
 import weakref
 from collections.abc import Sequence
 from contextvars import copy_context
-from types import TracebackType
 from typing import Self
 
 from eigen_core.checkpoint.run_contents import RunLocation
@@ -24,10 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class MemoryWatch:
-    """Lets a `MemoryGuard` abort one training before memory runs out; a context manager.
-
-    The signal SIGUSR1 requests a memory report at any time; `listeners` receive the reports.
-    """
+    """Lets a `MemoryGuard` abort one training, and SIGUSR1 request reports for `listeners`; a context manager."""
 
     def __init__(self, config: Config, location: RunLocation, listeners: Sequence[Listener]) -> None:
         self._location = location
@@ -41,11 +37,9 @@ class MemoryWatch:
         self._stop_listening = install_report_signal(lambda: context.copy().run(self._report_on_demand))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stop_listening()
-        self.guard.__exit__(kind, error, traceback)
+        self.guard.__exit__(*error)
 
     def set_plan(self, run_plan: RunPlan) -> None:
         # GPU memory of CUDA's driver and of the workers is measured as memory of other processes.

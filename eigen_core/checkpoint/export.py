@@ -114,11 +114,7 @@ def stored_weights(contents: RunContents, manifest: Manifest, stem: str) -> torc
 
 
 def read_champion(path: Path) -> ExportedChampion:
-    """Read the champion in a file that `eigen export` wrote.
-
-    Raises:
-        InputError: the file cannot be read, is no exported champion, or was written by a newer version of Eigen.
-    """
+    """Read the champion in a file that `eigen export` wrote; `InputError` if a newer version did, or it is none."""
     foreign = f"{path} is no champion that Eigen exported: give a file that `eigen export` wrote."
     with explained("read", path):
         if not path.is_file():

@@ -151,10 +151,7 @@ class GcsStore(RemoteStore):
 
     @contextmanager
     def _requests(self, name: str = "") -> Iterator[storage.Bucket]:
-        """Yield the bucket; raise errors of the block as the errors that `Store` lists, or `_ObjectExistsError`.
-
-        `name` is the requested object, "" the bucket.
-        """
+        """Yield the bucket; raise errors about object `name` ("": none) as those of `Store` or `_ObjectExistsError`."""
         bucket = self._buckets.get(os.getpid()) or self._opened()
         try:
             yield bucket

@@ -211,10 +211,7 @@ def write_blob(run: Path, fill: Callable[[Path], object]) -> tuple[str, int]:
 
 
 def check_blob(path: Path, size: int, read: Callable[[int], None] | None = None) -> None:
-    """Raise `DamagedFileError` unless the file of a blob has this `size` (bytes) and the SHA-256 that is its name.
-
-    `read` is called after each block with its number of bytes.
-    """
+    """Raise `DamagedFileError` unless a blob has this `size` and the SHA-256 in its name; `read` counts bytes."""
     try:
         with open_regular_file(path, follow=False) as file:
             found = os.fstat(file.fileno()).st_size

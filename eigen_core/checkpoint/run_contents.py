@@ -109,8 +109,7 @@ class _FileList(BaseModel):
 class RunContents:
     """A run in a store (folder or bucket). Reading it needs no lock; nothing may write to the run during `clean`.
 
-    Attributes:
-        unfit: names of manifests from which training could not continue; `clean` counts them as damaged.
+    `unfit` has the names of manifests from which training could not continue; `clean` counts them as damaged.
     """
 
     def __init__(self, store: Store, name: str) -> None:

@@ -162,10 +162,7 @@ class RunDirectory:
         return None
 
     def load(self, manifest: Manifest) -> LoadedGeneration:
-        """Verify all files of a generation, then read them; tensors are on the CPU, each in its own memory.
-
-        `DamagedGenerationError` if a file is missing or damaged.
-        """
+        """Verify and read a generation, each tensor in its own memory on the CPU; else `DamagedGenerationError`."""
         if damages := self.contents.damages(manifest, deep=True, phase="load"):
             raise damaged_generation(manifest, damages)
         snapshot = read_snapshot(manifest, self.path)

@@ -162,10 +162,7 @@ class Uploader:
         """Queue a committed generation and remove old ones from the run directory, without waiting for the store.
 
         Old ones are removed in the thread that commits; another could remove blobs of a generation being committed.
-
-        Raises:
-            LeaseLostError: another process has taken the lease on the run.
-            UploadsEndedError: the uploader was closed, or an error has ended its thread.
+        Raises `LeaseLostError` if another process has taken the lease, `UploadsEndedError` if nothing is uploaded more.
         """
         with self._changed:
             self._append(manifest)
@@ -189,8 +186,7 @@ class Uploader:
     def finish(self, seconds: float) -> None:
         """Wait at most `seconds` until all queued files are in the store, then remove old generations on this machine.
 
-        Raises, in addition to the errors of `add`:
-            StoreUnavailableError: a file is not in the store by then, or cannot be uploaded; the message names it.
+        Raises as `add`; `StoreUnavailableError`, which names the file, if one is not in the store by then.
         """
         with self._changed:
             self._is_finishing = True

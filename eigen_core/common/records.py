@@ -195,11 +195,10 @@ class GenerationRecord(Record):
         if not isinstance(document, dict):
             return document
         document = {"champion_score": document.get("champion_validation"), **document}
-        if "evolution" in document:
-            return document
-        named = ("mutation_rate", "mutation_std")
-        evolution = {name: document[name] for name in named if name in document}
-        return {**{key: value for key, value in document.items() if key not in named}, "evolution": evolution}
+        if "evolution" not in document:
+            named = ("mutation_rate", "mutation_std")
+            document["evolution"] = {name: document.pop(name) for name in named if name in document}
+        return document
 
 
 class PhaseMemory(Record):
@@ -267,10 +266,9 @@ class HoldoutResult(Record):
         """Accept results of earlier versions of Eigen, with fields `champion_trades` and `champion_win_rate`."""
         if not isinstance(document, dict) or "champion_trades" not in document:
             return document
-        named = ("trades", "win_rate")
-        statistics = [(name, document[f"champion_{name}"]) for name in named if f"champion_{name}" in document]
-        kept = {key: value for key, value in document.items() if key not in {f"champion_{name}" for name in named}}
-        return {**kept, "champion_statistics": statistics}
+        kept = dict(document)
+        named = [name for name in ("trades", "win_rate") if f"champion_{name}" in kept]
+        return {"champion_statistics": [(name, kept.pop(f"champion_{name}")) for name in named], **kept}
 
     @property
     def champion_reward(self) -> float:
@@ -355,10 +353,7 @@ def parse_history(document: JsonValue | bytes, generation: int) -> list[Generati
     `UnfitRecordsError` if a record is missing or inconsistent, or does not have as many agents as the first.
     """
     history = parse(_HISTORY, document)
-    numbers = len(history) == generation and all(
-        record.generation == number for number, record in enumerate(history, start=1)
-    )
-    if not numbers:
+    if [record.generation for record in history] != list(range(1, generation + 1)):
         raise UnfitRecordsError(f"does not hold one record for each generation from 1 to {generation}")
     for record in history:
         if wrong := _unfit(record, len(history[0].fitness)):
@@ -476,14 +471,11 @@ def ancestors_after(
     by an earlier version of Eigen), the parents themselves are returned.
     """
 
-    def ancestors_of(born: int) -> tuple[int, ...]:
-        record = record_of(history, born - 1)
-        return record.ancestors if record else ()
-
-    populations = {born: ancestors_of(born) for born in {generation, champion_generation}}
     found = []
+    before = {born: record_of(history, born - 1) for born in {generation, champion_generation}}
     for lineage in descent:
-        ancestors = populations[champion_generation if lineage.origin == "champion" else generation]
+        record = before[champion_generation if lineage.origin == "champion" else generation]
+        ancestors = record.ancestors if record else ()
         parent = lineage.agent if (main := main_parent(lineage)) is None else main
         found.append(ancestors[parent] if ancestors else parent)
     return tuple(found)

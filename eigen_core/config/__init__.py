@@ -13,7 +13,6 @@ from eigen_core.config.learning import (
     DirectConfig as DirectConfig,
     ErlConfig as ErlConfig,
     EvolutionConfig as EvolutionConfig,
-    ExplorationConfig as ExplorationConfig,
     GeneticConfig as GeneticConfig,
     LearnerConfig as LearnerConfig,
     NetworkConfig as NetworkConfig,

@@ -46,9 +46,7 @@ class ColumnsConfig(Section):
 class PriceEvent:
     """A decision about the change of a symbol's price to a day (YYYY-MM-DD), see `market.events`.
 
-    Attributes:
-        kind: `keep`, `drop`, `split`, `ends` or `renamed`.
-        ratio: new shares for one old share in a split, otherwise 1.
+    `kind` is `keep`, `drop`, `split`, `ends` or `renamed`; `ratio`: new shares for one old share in a split, else 1.
     """
 
     symbol: str

@@ -119,16 +119,10 @@ def stored_values(config: Config) -> dict[str, JsonValue]:
 
 
 def config_from_stored(stored: Mapping[str, Any], own: Mapping[str, Any] | None = None) -> Config:
-    """Return the configuration that this version of Eigen or an older one stored.
+    """Return the configuration that this version of Eigen or an older one stored; `InputError` if it is invalid.
 
-    A store is not trusted: only settings that it may give are read (`belongs_to_run`).
-
-    Args:
-        stored: nested values as read from the store.
-        own: nested values of `MACHINE_SETTINGS`; missing ones take their defaults.
-
-    Raises:
-        InputError: a newer version of Eigen stored the configuration, or it is invalid.
+    A store is not trusted: of the nested values `stored`, only settings that it may give are read (`belongs_to_run`).
+    `own` are nested values of `MACHINE_SETTINGS`; missing ones take their defaults.
     """
     # Settings of the other machine are dropped silently; unknown settings are refused below.
     values = values_where(current_values(stored), lambda key: belongs_to_run(key) or key not in settings())
@@ -142,8 +136,7 @@ def config_from_stored(stored: Mapping[str, Any], own: Mapping[str, Any] | None 
 def current_values(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Return the stored values of a configuration as this version would store them, without the format version.
 
-    Raises:
-        InputError: a newer version of Eigen stored the values, or their format version is invalid.
+    `InputError` if a newer version of Eigen stored the values, or their format version is invalid.
     """
     values = {key: dict(value) if isinstance(value, dict) else value for key, value in stored.items()}
     version = values.pop(FORMAT_KEY, 1)

@@ -113,10 +113,7 @@ def train(state: TrainingState) -> dict[str, float] | None:
     """Train the agents that the population method selects; return the means of the learner's curves, by name.
 
     Returns None if no agent learns or the replay holds too little (`Learner.plan`). A copy of the population learns.
-
-    Raises:
-        FloatingPointError: learning diverged: a weight or curve is not finite; nothing is committed.
-        RuntimeError: the generation was not evaluated.
+    `FloatingPointError`, and nothing is committed, if learning diverged: a weight or curve is not finite.
     """
     generation = state.generation + 1
     if state.learned is not None:
@@ -151,12 +148,7 @@ def _means(curves: Mapping[str, Tensor]) -> dict[str, float]:
 
 
 def evolve(state: TrainingState) -> GenerationRecord:
-    """Breed the next population, complete the generation and return its record.
-
-    Raises:
-        FloatingPointError: learning diverged: an action is not finite; nothing is committed.
-        RuntimeError: the generation was not evaluated.
-    """
+    """Breed the next population and complete the generation; `FloatingPointError`, without change, if it diverged."""
     result, champion = state.evaluated, state.champion
     if result is None or champion is None:
         if state.history:

@@ -193,20 +193,12 @@ def _read(saved: Snapshot, stem: str, read: Callable[[JsonValue | bytes], T]) ->
 
 
 def start_training(config: Config, content: Any) -> TrainingState:  # noqa: ANN401 - the task's own
-    """Return the state before the first generation, with the task's data `content` (see `TaskData.content`).
-
-    Raises:
-        InputError: configuration and data do not fit together.
-    """
+    """Return the state before the first generation, on `TaskData.content`; `InputError` if the two do not fit."""
     return TrainingState(config, content)
 
 
 def snapshot(state: TrainingState) -> Snapshot:
-    """Return everything that `restore` needs to continue; tensors are shared with the state, not copied.
-
-    Raises:
-        RuntimeError: a generation is under way, or none is complete yet.
-    """
+    """Return what `restore` needs, sharing the state's tensors; `RuntimeError` unless between two generations."""
     champion = state.champion
     if champion is None or state.evaluated is not None:
         raise RuntimeError("a snapshot can be taken only between two generations.")
@@ -279,11 +271,8 @@ def snapshot_form(state: TrainingState) -> SnapshotForm:
 def restore(state: TrainingState, saved: Snapshot) -> None:
     """Replace the content of `state` by that of the snapshot `saved`; after an error `state` is unchanged.
 
-    On the CPU the replay keeps the memory of the snapshot's replay: a copy would need as much again.
-
-    Args:
-        state: the state before the first generation, with the configuration to continue with.
-        saved: a snapshot of the form `snapshot_form(state)`; do not use it afterwards.
+    `state` is the one before the first generation, with the configuration to continue with. `saved` has the form
+    `snapshot_form(state)`; do not use it afterwards: on the CPU the replay keeps its memory, without a copy.
 
     Raises:
         UnfitSnapshotError: the snapshot is undamaged, but no run with this configuration can have written it.
@@ -338,10 +327,7 @@ def restore(state: TrainingState, saved: Snapshot) -> None:
 
 
 def require_same_data(state: TrainingState, document: JsonValue, generation: int) -> None:
-    """Raise `InputError` if a snapshot was taken on other data, given its `document` "state", before the rest is read.
-
-    If the document has an unexpected form, nothing is raised here.
-    """
+    """Raise `InputError` if a snapshot was taken on other data, by its `document` "state", if that has its form."""
     try:
         found = parse(_STATE, document)
     except UnfitRecordsError:

@@ -83,8 +83,7 @@ def keep_reserve(limits: Iterable[HostLimit]) -> Callable[[], None]:
 def lazy_zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     """Return zeros on the CPU whose pages take memory only once they are written; `torch.zeros` writes them all.
 
-    Raises:
-        MemoryError: the address space is exhausted.
+    `MemoryError` if the address space is exhausted.
     """
     size = prod(shape) * dtype.itemsize
     if size == 0:
@@ -108,9 +107,8 @@ def shares_memory(device: str) -> bool:
 class SharedTensor:
     """A reference to a tensor's memory that other processes can map; the system frees it once no process maps it.
 
-    Attributes:
-        path: path of its file descriptor in /proc of the process that created it.
-        name: unique name, which `opened` checks: in another container or machine, `path` is something else.
+    `path` is its file descriptor in /proc of the process that created it. `opened` checks `name`, which is unique: in
+    another container or machine, `path` is something else.
     """
 
     path: str
@@ -139,11 +137,7 @@ class SharedTensor:
 
 
 def shared_zeros(shape: Sequence[int], dtype: torch.dtype) -> tuple[Tensor, SharedTensor]:
-    """Return zeros like `lazy_zeros` in memory that other processes can map, and a reference to it.
-
-    Raises:
-        OSError: the system refuses shared memory.
-    """
+    """Return zeros like `lazy_zeros` in memory that other processes can map, and a reference; `OSError` if refused."""
     assert sys.platform == _PLATFORM
     size = prod(shape) * dtype.itemsize
     name = f"eigen-{uuid4().hex}"

@@ -25,10 +25,8 @@ class CapturedStep(Generic[_Input, _Result]):
     """Calls a function; on a GPU, if `captures`, as a CUDA graph from the third call with inputs of the same form on.
 
     Inputs have the same form if they differ only in the values of tensors. Tensors that the function uses beside its
-    input must stay at their addresses; it must copy nothing between device and host, and not wait for the GPU.
-
-    Args:
-        function: its input and result are tensors, or tuples, lists and named tuples of tensors and comparable values.
+    input must stay at their addresses; it must copy nothing between device and host, and not wait for the GPU. Its
+    input and result are tensors, or tuples, lists and named tuples of tensors and comparable values.
     """
 
     def __init__(self, function: Callable[[_Input], _Result], device: torch.device, *, captures: bool) -> None:

@@ -46,11 +46,7 @@ class ControlGroup:
         return self.folder / _LIMIT_FILES[self.version]
 
     def limit(self) -> int | None:
-        """Return the memory limit (bytes); None if the group has none.
-
-        Raises:
-            InputError: the limit's file exists, but cannot be read or understood.
-        """
+        """Return the memory limit (bytes), None if the group has none; `InputError` if its file cannot be read."""
         path = self.limit_file
         try:
             text = path.read_text().strip()
@@ -181,9 +177,8 @@ class Limit:
 class HostLimit(Limit):
     """A limit on the memory of the host.
 
-    Attributes:
-        kind: `run` counts this process and its children, `group` all processes of a control group, `machine` all
-            processes, `address_space` the addresses of this process, whether memory is behind them or not.
+    Its kind `run` counts this process and its children, `group` all processes of a control group, `machine` all
+    processes, `address_space` the addresses of this process, whether memory is behind them or not.
     """
 
     kind: LimitKind
@@ -221,11 +216,8 @@ class Pressure(Limit):
 def host_limits(memory: MemoryConfig, root: Path = Path("/")) -> tuple[HostLimit, ...]:
     """Return all limits of the host, the smallest first: control groups, RLIMIT_AS, physical memory, `memory.limit_gb`.
 
-    A `memory.limit_gb` above the smallest other limit has no effect and is logged as a warning. `root` is the root
-    folder of the file system.
-
-    Raises:
-        InputError: a limit is zero or negative, or a control group's cannot be read and `memory.limit_gb` is empty.
+    A `memory.limit_gb` above the smallest other limit has no effect and is logged as a warning. `InputError` if a limit
+    is zero or negative, or a control group's cannot be read and `memory.limit_gb` is empty. `root`: of the file system.
     """
     found = [HostLimit(int(psutil.virtual_memory().total), "physical memory", "machine")]
     addresses, _ = resource.getrlimit(resource.RLIMIT_AS)
@@ -258,11 +250,7 @@ def host_limits(memory: MemoryConfig, root: Path = Path("/")) -> tuple[HostLimit
 
 
 def proc_entries(path: Path) -> dict[str, int]:
-    """Return the entries of a file in /proc with lines such as "Pss: 12 kB", by name (bytes).
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """Return the entries of a file in /proc with lines such as "Pss: 12 kB", by name (bytes); may raise `OSError`."""
     entries = (line.split() for line in path.read_text().splitlines())
     return {entry[0].rstrip(":"): int(entry[1]) * 1024 for entry in entries if len(entry) == 3 and entry[2] == "kB"}
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import Self
 
 from eigen_core.common.errors import End
@@ -38,10 +37,7 @@ _PHASES_KEPT = 256
 
 
 class MemoryGuardError(RuntimeError):
-    """A phase was aborted, or not started, because the memory would not suffice. A retry does not help.
-
-    Outside of phases, `phase` is empty and `generation` None.
-    """
+    """Memory would not suffice for `phase` of `generation` (outside of phases: "" and None); a retry does not help."""
 
     end = End.GUARD
 
@@ -116,9 +112,7 @@ class MemoryGuard:
             self._exits = exits.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._exits.close()
 
     def _watch(self) -> None:
@@ -210,10 +204,8 @@ class MemoryGuard:
         """Run the block as a phase of a generation; abort it if the memory does not suffice. Phases must not overlap.
 
         Its memory is in `phases` afterwards, whether it failed or not. Earlier crossings of the hard line are ignored.
-
-        Raises:
-            MemoryGuardError: the phase is not started, since by the plan or by earlier phases of its name it would not
-                fit; memory is above the hard line at its start, between two steps or at its end; an allocation failed.
+        `MemoryGuardError` if by the plan or by earlier phases of its name it would not fit, if memory is above the hard
+        line at its start, between two steps or at its end, or if an allocation failed.
         """
         record = self._begin(name, generation)
         try:

@@ -43,12 +43,7 @@ def own_resident_bytes() -> int:
 
 
 def statm(process: int | None = None) -> tuple[int, int]:
-    """Return address space and resident memory of a process, by default this one (bytes).
-
-    Raises:
-        psutil.NoSuchProcess: it has ended.
-        psutil.AccessDenied: this process may not inspect it.
-    """
+    """Return address space and resident memory of a process, by default this one (bytes); `psutil.Error` if unknown."""
     info = psutil.Process(process).memory_info()
     return int(info.vms), int(info.rss)
 
@@ -89,11 +84,9 @@ def tune_allocator() -> None:
     """Make glibc return freed memory to the system sooner; no effect with another C library.
 
     All threads share two heaps, as with `MALLOC_ARENA_MAX`: free memory of one heap cannot serve another.
-    Blocks of 8 MiB and more (`M_MMAP_THRESHOLD`) are mapped one by one and unmapped when they are freed. By default
-    glibc raises this threshold up to 32 MiB, and its heap becomes fragmented: in the train phase of preset `eigen2`
-    resident memory grew by 2,457 MB for 1,586 MB of live tensors, and by 1,653 MB with the fixed threshold. The page
-    faults of a threshold of 8 MiB cost no measurable time in preset `quickstart`, those of 4 MiB 0.1 s a generation. A
-    fixed threshold stops glibc from raising `M_TRIM_THRESHOLD`, so that threshold is set too.
+    Blocks of 8 MiB and more (`M_MMAP_THRESHOLD`) are mapped one by one and unmapped when they are freed: glibc would
+    raise this threshold up to 32 MiB, and its heap would become fragmented (preset `eigen2`: 2,457 MB for 1,586 MB of
+    tensors). A fixed threshold stops glibc from raising `M_TRIM_THRESHOLD`, so that threshold is set too.
     """
     mallopt = _c_function("mallopt", ctypes.c_int, ctypes.c_int)
     settings = ((_M_ARENA_MAX, _ARENAS), (_M_MMAP_THRESHOLD, _MAPPED_BYTES), (_M_TRIM_THRESHOLD, _TOP_BYTES))
@@ -138,13 +131,7 @@ _LARGEST_DIFFERENCE = 4 * 1024**2
 
 @dataclass(frozen=True, slots=True)
 class DeviceUsage:
-    """Use of a GPU's memory (bytes).
-
-    Attributes:
-        allocated: in tensors of this process.
-        reserved: held by torch in this process: tensors, and torch's cache of free memory.
-        taken: in use by all processes on the device.
-    """
+    """Use of a GPU's memory (bytes): in tensors of this process, held by torch for it (with its cache), by all."""
 
     allocated: int
     reserved: int

@@ -168,10 +168,5 @@ class ThreadTrial:
         torch.set_num_threads(best)
         self._chosen = True
         most, one = (1e3 * seconds for seconds in least.values())
-        logger.info(
-            "threads: %d, since a gradient step takes %.1f ms with %d threads and %.1f ms with one",
-            best,
-            most,
-            max(least),
-            one,
-        )
+        times = f"{most:.1f} ms with {max(least)} threads and {one:.1f} ms with one"
+        logger.info("threads: %d, since a gradient step takes %s", best, times)

@@ -17,22 +17,9 @@ from eigen_core.common.records import Arithmetic
 
 logger = logging.getLogger(__name__)
 
-# The constants of mkl.h for `mkl_cbwr_get`: it returns a branch, and a flag beside it.
-_MKL_BRANCHES = {
-    1: "OFF",
-    2: "AUTO",
-    3: "COMPATIBLE",
-    4: "SSE2",
-    6: "SSSE3",
-    7: "SSE4_1",
-    8: "SSE4_2",
-    9: "AVX",
-    10: "AVX2",
-    11: "AVX512_MIC",
-    12: "AVX512",
-    13: "AVX512_MIC_E1",
-    14: "AVX512_E1",
-}
+# The constants of mkl.h for `mkl_cbwr_get`, from 1 on: it returns a branch, and a flag beside it. 5 is unused.
+_MKL_NAMES = "OFF AUTO COMPATIBLE SSE2 5 SSSE3 SSE4_1 SSE4_2 AVX AVX2 AVX512_MIC AVX512 AVX512_MIC_E1 AVX512_E1"
+_MKL_BRANCHES = dict(enumerate(_MKL_NAMES.split(), 1))
 _MKL_STRICT = 0x10000
 _MKL_ALL = -1
 # Names of the function that returns MKL's mode: where MKL is linked into torch, and in MKL's own library.

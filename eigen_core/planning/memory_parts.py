@@ -37,11 +37,7 @@ _CUDA_HOST = 1_500 * _MB
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a run's memory, and the phases that hold it.
-
-    Attributes:
-        device_holder: what has `device_bytes` on a GPU: torch in the training process, CUDA's driver, or the workers.
-    """
+    """A part of a run's memory, and the phases that hold it; `device_holder`: who holds `device_bytes` on a GPU."""
 
     name: str
     host_bytes: int

@@ -94,10 +94,7 @@ _RESULT = TypeAdapter(ProbeResult)
 
 @dataclass(frozen=True)
 class ProbeFailure:
-    """Failure of a probe in a phase; `why` is a clause without a full stop.
-
-    `reached_bytes` is the memory limit above which the probe's process exited; 0: it failed otherwise.
-    """
+    """Failure of a probe in a phase: `why` (a clause) and `reached_bytes`, the limit that it exceeded (0: another)."""
 
     phase: str
     why: str

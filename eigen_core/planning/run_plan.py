@@ -116,12 +116,9 @@ class RunPlan:
         limits: Mapping[Where, Limit] | None = None,
         own_bytes: int = 0,
     ) -> "RunPlan":
-        """Return the plan of a run below `limits`.
+        """Return the plan of a run below `limits`; those of memory and disk that are missing are not checked.
 
-        Args:
-            measured: result or failure of the run's probe; None: it was not probed.
-            limits: limits of memory and disk; those that are missing are not checked.
-            own_bytes: resident memory of the training process before it trains, without the data; 0: unknown.
+        `measured` is None if the run was not probed. `own_bytes`: as in `parts_of`.
         """
         parts = parts_of(sizes, measured if isinstance(measured, ProbeResult) else None, own_bytes)
         plan = cls(data, sizes, parts, DiskPlan.of(sizes), measured, ())
@@ -192,10 +189,7 @@ class RunTooLargeError(Exception):
 def require_fit(config: Config, data: TaskData, run: str | None = None) -> RunPlan:
     """Return the plan of a run, probed if it might not fit (`plan_run`).
 
-    Raises:
-        RunTooLargeError: the run does not fit.
-        InputError: a memory limit cannot be read, `device` is cuda and there is no GPU, or the run's files cannot be
-            written.
+    `RunTooLargeError` if it does not fit; `InputError` if there is no limit or GPU to read, or no place for its files.
     """
     resolve_device(config.device)
     require_run_folder(config.checkpoint, run)

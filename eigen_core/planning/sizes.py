@@ -74,8 +74,7 @@ class Sizes:
     def of(cls, config: Config, data: TaskData) -> Self:
         """Count the sizes of a run on its data, with a task built on the CPU.
 
-        Raises:
-            InputError: the task refuses configuration or data, or the replay needs more addresses than a process has.
+        `InputError` if the task refuses configuration or data, or the replay needs more addresses than a process has.
         """
         cpu = torch.device("cpu")
         compute_reproducibly(config.instructions, cpu)

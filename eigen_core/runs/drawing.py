@@ -24,11 +24,7 @@ class DrawingError(RuntimeError):
 
 
 class Drawing:
-    """Draws the plots of a run once, in a process that the constructor starts and that waits for `begin`.
-
-    Raises:
-        OSError: the process cannot be started.
-    """
+    """Draws the plots of a run once, in a process that the constructor starts and that waits for `begin`."""
 
     def __init__(self) -> None:
         self._archive = tempfile.TemporaryFile()  # noqa: SIM115 - `stop` closes it

@@ -14,6 +14,7 @@ import re
 import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -351,12 +352,10 @@ def _number(entry: str) -> int:
 
 
 def _contents(store: Store, names: Sequence[str]) -> dict[str, bytes]:
-
     def content(name: str) -> bytes | None:
-        try:
+        with suppress(MissingObjectError):
             return store.read(name, _MOST_BYTES)
-        except MissingObjectError:
-            return None
+        return None
 
     with ThreadPoolExecutor(_READERS) as readers:
         read = dict(zip(names, readers.map(content, names), strict=True))
