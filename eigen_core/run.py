@@ -35,7 +35,6 @@ from eigen_core.planning.run_plan import require_fit
 from eigen_core.runs.drawing import Drawing, DrawingError
 from eigen_core.runs.evaluation_log import keep_look
 from eigen_core.runs.handle import Run
-from eigen_core.runs.journals import remember_own_settings
 from eigen_core.runs.listener import Listener, Training, active_listeners
 from eigen_core.task import open_data
 from eigen_core.task.interface import TaskData
@@ -167,7 +166,6 @@ class _Trainer:
                     logger.info("resume: after generation %d, read from %s", state.generation, session.directory.path)
             # Only now: a request that was refused, for example for other data, must not replace the recorded one.
             run.keep_request(config)
-            remember_own_settings(run.location, config.market.data)
             yield Training(run, state, session, guard, plan, data)
 
     def run_generations(self, training: Training) -> None:

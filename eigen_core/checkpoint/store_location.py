@@ -130,3 +130,9 @@ def open_store(url: str) -> Store:
     from eigen_core.checkpoint.gcs import GcsStore
 
     return GcsStore(location)
+
+
+def require_store(url: str) -> None:
+    """Check within 15 seconds that a remote store can be used, or raise; a folder is checked when a run is created."""
+    if is_remote(url):
+        open_store(url).check()

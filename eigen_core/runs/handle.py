@@ -3,7 +3,8 @@
 import logging
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import cache, cached_property
@@ -36,15 +37,7 @@ from eigen_core.config.market import absolute_data, own_path
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.config.registry import has_prices
 from eigen_core.config.stored import config_from_stored, current_values, stored_values
-from eigen_core.runs.journals import (
-    OwnSettings,
-    has_failed_too_often,
-    is_stopped,
-    own_settings,
-    remember_own_settings,
-    remember_request,
-    requested_config,
-)
+from eigen_core.runs import journals
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +60,6 @@ _CHANGEABLE_KEYS = frozenset(
     }
 )
 _CHANGEABLE_SECTIONS = ("account.", "checkpoint.", "memory.", "reporting.")
-_LOCAL = CheckpointConfig().local
 _LONGEST_TASK = 200
 
 
@@ -110,12 +102,17 @@ class Run:
         self.name = name
         self.location = RunLocation.of(settings, name)
         self._settings = settings
-        self._own = own
+        self._own = own or {}
 
     @classmethod
-    def open(cls, store: str, name: str, local: str = _LOCAL, own: Mapping[str, Any] | None = None) -> "Run":
-        """Return the existing run `name` of a store; `local` is `checkpoint.local`. `InputError` if there is none."""
-        run = cls(_given(store, local), name, own)
+    def open(cls, store: str, name: str, own: Mapping[str, Any] | None = None) -> "Run":
+        """Return the existing run `name` of a store (`own` and environment variables say where its copy is here).
+
+        Raises:
+            InputError: there is no such run.
+        """
+        given = merge(values_of_environment(os.environ), own or {}).get("checkpoint", {})
+        run = cls(CheckpointConfig(**{**given, "store": store}), name, own)
         if not run.exists:
             raise no_such_run(run.location.store, name)
         return run
@@ -168,7 +165,7 @@ class Run:
         """Values of the run's latest configuration as stored; others may have changed them, so they are not trusted."""
         begun = self._begun_values
         trained = begun if self.newest is None else self.newest[1].config
-        return requested_config(self.location, self.generation) or trained
+        return journals.requested_config(self.location, self.generation) or trained
 
     @cached_property
     def config(self) -> Config:
@@ -177,15 +174,30 @@ class Run:
         The store may have moved, or come from somebody else: so `MACHINE_SETTINGS` have this machine's values. If the
         store is remote and this machine has trained the run, the path of the data is the one that it used last.
         """
-        store, local = self._settings.store, self._settings.local
-        config = _config_of(self.location, self._latest_values, self._own)
-        config = changed(config, {"checkpoint": {"store": store} | ({"local": local} if is_remote(store) else {})})
+        config = self._config_of(self._latest_values)
         known = self._known
         return config if known is None else changed(config, {"market": {"data": known.data}})
 
     @cached_property
-    def _known(self) -> OwnSettings | None:
-        return own_settings(self.location)
+    def _begun_config(self) -> Config:
+        return self._config_of(self._begun_values)
+
+    def _config_of(self, values: Mapping[str, Any]) -> Config:
+        """Return a stored configuration with this machine's `MACHINE_SETTINGS`; `InputError` if it is invalid."""
+        # Its place is the one in which it was found.
+        place = self._settings.model_dump(include={"store", "local"} if self.location.remote else {"store"})
+        own = merge(merge(values_of_environment(os.environ), self._own), {"checkpoint": place})
+        own.pop("task", None)
+        try:
+            return config_from_stored(values, own)
+        except InputError as error:
+            raise InputError(
+                f"The configuration of run '{self.name}' in {self.location.store.url} cannot be used. {error}"
+            ) from error
+
+    @cached_property
+    def _known(self) -> journals.OwnSettings | None:
+        return journals.own_settings(self.location)
 
     def config_to_resume(self, data: str | None = None) -> Config:
         """Return the configuration with which this machine continues the run.
@@ -197,20 +209,27 @@ class Run:
                 settings nor the environment variables of this process name that task (`require_trusted_task`).
         """
         config = self.config
-        named = [dict(self._own or {}).get("task"), os.environ.get(TASK_VARIABLE)]
+        named = [self._own.get("task"), os.environ.get(TASK_VARIABLE)]
         require_trusted_task(config.task, f"Run '{self.name}' plays", named)
         self._say_left_out()
         before = own_path(config.market.data)
         given = data or (before and os.environ.get("EIGEN_DATA"))
-        if given:
-            return self.on_its_days(changed(config, {"market": {"data": absolute_data(given)}}))
         unknown = self.location.remote and self._known is None
-        if before is not None and (unknown or not Path(os.path.expanduser(before)).exists()):
+        if given:
+            config = changed(config, {"market": {"data": absolute_data(given)}})
+        elif before is not None and (unknown or not Path(os.path.expanduser(before)).exists()):
             why = "this machine does not know where it is" if unknown else "it is not there any more"
             raise InputError(
                 f"Run '{self.name}' was trained on {quoted(Path(before).name)}, and {why}: give it with --data, or as "
                 "the environment variable EIGEN_DATA."
             )
+        return self.on_its_days(config)
+
+    def config_to_train(self, config: Config) -> Config:
+        """Return `config` to begin the run with, or to continue it (`require_same_settings`, `on_its_days`)."""
+        if not self.exists:
+            return config
+        self.require_same_settings(config)
         return self.on_its_days(config)
 
     def on_its_days(self, config: Config) -> Config:
@@ -229,7 +248,7 @@ class Run:
             f"Run '{self.name}' was begun with other price files, or other settings of these. Of the prices here, "
             f"only its days are used: {days['first_date']} to {days['last_date']}."
         )
-        begun = _config_of(self.location, self._begun_values).market
+        begun = self._begun_config.market
         # `require_same_settings` refuses dates that a user names.
         kept = {name: day for name, day in days.items() if getattr(config.market, name) == getattr(begun, name)}
         return changed(config, {"market": kept})
@@ -275,7 +294,7 @@ class Run:
 
     def require_same_settings(self, config: Config) -> None:
         """Raise `InputError` if `config` differs from the run in settings that may not change between generations."""
-        begun = _config_of(self.location, self._begun_values)
+        begun = self._begun_config
         before, now = own_path(begun.market.data), own_path(config.market.data)
         # The data may have moved, or continue: their hash shows later whether they are those that the run began with.
         moved = {f"market.{name}" for name, day in self._days.items() if getattr(config.market, name) == day}
@@ -286,8 +305,8 @@ class Run:
         if differing:
             raise InputError(
                 f"Run '{self.name}' exists and was begun with other settings: {listed(differing, 5)} "
-                f"differ{'s' * (len(differing) == 1)}. Continue it as it is with "
-                f"`{command_for('resume', self.name, self._settings.store)}`, or choose another name."
+                f"differ{'s' * (len(differing) == 1)}. Continue it as it is with `{self.command('resume')}`, or choose "
+                "another name."
             )
 
     def begin(self, config: Config) -> RunLocation:
@@ -298,14 +317,49 @@ class Run:
             # Imported here because it loads torch, which a table of runs does without.
             from eigen_core.checkpoint.session import create_run
 
-            remember_own_settings(self.location, config.market.data)
+            journals.remember_own_settings(self.location, config.market.data)
             create_run(self.location, stored_values(config))
         return self.location
 
     def keep_request(self, config: Config) -> None:
         """Record `config` as the run's latest until a checkpoint contains it; this process must hold the run's lock."""
         if self.config != config:
-            remember_request(self.location, self.generation, stored_values(config))
+            journals.remember_request(self.location, self.generation, stored_values(config))
+        journals.remember_own_settings(self.location, config.market.data)
+
+    @contextmanager
+    def attempt(self, outside: tuple[type[BaseException], ...]) -> Iterator[None]:
+        """Count the block as a scheduled resume of the run, unless an error `outside` of the run ends it.
+
+        Raises:
+            BlockedError: the last three resumes began with the same generation as this one, and did not complete it.
+        """
+        journals.count_attempt(self.location, self.refresh().generation + 1)
+        try:
+            yield
+        except outside:
+            journals.ATTEMPTS.replace(self.location, journals.ATTEMPTS.read(self.location)[:-1])
+            raise
+
+    def forget_stops_and_attempts(self) -> None:
+        """Let schedules resume the run again, since a user has resumed or launched it by its name."""
+        for journal in (journals.ATTEMPTS, journals.STOPS):
+            if journal.read(self.location):
+                journal.replace(self.location, [])
+
+    def stop(self) -> None:
+        """Record that a user has stopped the run, if it exists: schedules do not resume it from now on."""
+        if self.refresh().exists:
+            journals.STOPS.append(self.location, journals.Stop(moment=journals.now()))
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a user has stopped the run, and no user has resumed or launched it by its name since."""
+        return bool(journals.STOPS.read(self.location))
+
+    def command(self, name: str) -> str:
+        """Return the command `eigen` of this name for the run, to be pasted into a shell here."""
+        return command_for(name, self.name, self._settings.store)
 
     def holdout_of(self, generation: int) -> HoldoutResult | None:
         name = holdout_name(generation)
@@ -361,7 +415,7 @@ class Run:
             state = "running"
         elif self.is_complete(config, generation):
             state = "finished"
-        elif has_failed_too_often(location, generation + 1):
+        elif journals.has_failed_too_often(location, generation + 1):
             state = "blocked"
         folder = location.root / self.name
         return RunStatus(
@@ -407,7 +461,7 @@ class Run:
 
 def status_of(store: str, name: str) -> RunStatus:
     """Return the status of a run; if the store does not answer, that of this machine's copy."""
-    return Run(_given(store, _LOCAL), name).status()
+    return Run.open(store, name).status()
 
 
 def statuses_of(store: str) -> tuple[list[RunStatus], dict[str, str]]:
@@ -421,31 +475,28 @@ def statuses_of(store: str) -> tuple[list[RunStatus], dict[str, str]]:
     return statuses, unreadable
 
 
-def require_store(settings: CheckpointConfig) -> None:
-    """Check within 15 seconds that a remote store can be used, or raise; a folder is checked when a run is created."""
-    if is_remote(settings.store):
-        open_store(settings.store).check()
-
-
 def runs_in(store: str) -> list[str]:
     return list_runs(open_store(store))
 
 
-def unfinished_runs(store: str, local: str = _LOCAL) -> list[str]:
-    """Return the runs of a store that are neither complete nor stopped, the newest first; log unreadable ones."""
-    written = {}
+def unfinished_runs(store: str, own_of: Callable[[str], Mapping[str, Any]] | None = None) -> list[Run]:
+    """Return the runs of a store that are neither complete nor stopped, the newest first; log unreadable ones.
+
+    `own_of` returns the `own` settings of a run, by its name (see `Run`).
+    """
+    found = []
     for name in runs_in(store):
         try:
-            run = Run.open(store, name, local)
+            run = Run.open(store, name, None if own_of is None else own_of(name))
             config = run.config
         except InputError as error:
             logger.warning("Run '%s' is not resumed. %s", name, error)
             continue
-        if is_stopped(run.location):
+        if run.is_stopped:
             logger.info("Run '%s' is not resumed: a user stopped it. `eigen launch --run` continues it.", name)
         elif not run.is_complete(config):
-            written[name] = "" if run.newest is None else run.newest[1].created
-    return sorted(written, key=lambda name: (written[name], name), reverse=True)
+            found.append(run)
+    return sorted(found, key=lambda run: ("" if run.newest is None else run.newest[1].created, run.name), reverse=True)
 
 
 def is_changeable(key: str) -> bool:
@@ -485,25 +536,6 @@ def require_trusted_task(task: str, subject: str, named: Sequence[str | None]) -
     )
 
 
-def _given(store: str, local: str) -> CheckpointConfig:
-    of_environment = values_of_environment(os.environ).get("checkpoint", {}) if local == _LOCAL else {}
-    return CheckpointConfig(**{"store": store, "local": local, **of_environment})
-
-
 @cache
 def _warn_once(sentence: str) -> None:
     logger.warning("%s", sentence)
-
-
-def _config_of(location: RunLocation, values: Mapping[str, Any], own: Mapping[str, Any] | None = None) -> Config:
-    """Return a stored configuration with this machine's values of `MACHINE_SETTINGS`; `InputError` if it is invalid."""
-    own = merge(values_of_environment(os.environ), {} if own is None else own)
-    # Its store is the one in which it was found.
-    own = merge({"checkpoint": {"store": location.store.url}}, own)
-    own.pop("task", None)
-    try:
-        return config_from_stored(values, own)
-    except InputError as error:
-        raise InputError(
-            f"The configuration of run '{location.name}' in {location.store.url} cannot be used. {error}"
-        ) from error

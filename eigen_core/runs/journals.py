@@ -95,12 +95,7 @@ def count_attempt(location: RunLocation, generation: int) -> None:
             f"generation {generation}. Their flow runs say why. `eigen launch --run {location.name}` and "
             f"`{command_for('resume', location.name, location.store.url)}` resume it all the same."
         )
-    ATTEMPTS.append(location, Attempt(generation=generation, moment=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"))
-
-
-def withdraw_attempt(location: RunLocation) -> None:
-    """Remove a run's last attempt, so that it does not count: it ended for a reason outside of the run."""
-    ATTEMPTS.replace(location, ATTEMPTS.read(location)[:-1])
+    ATTEMPTS.append(location, Attempt(generation=generation, moment=now()))
 
 
 def has_failed_too_often(location: RunLocation, generation: int) -> bool:
@@ -115,24 +110,11 @@ class Stop(Record):
     """Time of the stop (ISO 8601, UTC)."""
 
 
-_STOPS = Journal("stops.json", Stop)
+STOPS = Journal("stops.json", Stop)
 
 
-def remember_stop(location: RunLocation) -> None:
-    """Record that a user has stopped a run, which must exist; from now on schedules do not resume it."""
-    _STOPS.append(location, Stop(moment=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"))
-
-
-def is_stopped(location: RunLocation) -> bool:
-    """Whether a user has stopped a run, and no user has resumed or launched it by its name since."""
-    return bool(_STOPS.read(location))
-
-
-def forget_stops_and_attempts(location: RunLocation) -> None:
-    """Let schedules resume a run again, since a user has resumed or launched it by its name."""
-    for journal in (ATTEMPTS, _STOPS):
-        if journal.read(location):
-            journal.replace(location, [])
+def now() -> str:
+    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 class Request(Record):

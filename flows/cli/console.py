@@ -100,14 +100,12 @@ class Display(Listener):
     """Prints one line for each generation, for files and pipes; stops a training between two phases after a signal.
 
     Attributes:
-        describes: whether to print the data and the plan of the next run that is prepared; False after that run.
         has_begun: whether a training has started.
     """
 
     def __init__(self, console: Console, signals: StopSignals | None = None) -> None:
         self.console = console
         self.signals = signals or StopSignals()
-        self.describes = False
         self.has_begun = False
         self._steps = 0
 
@@ -117,10 +115,11 @@ class Display(Listener):
     def __exit__(self, *error: object) -> None:
         pass
 
+    def chosen(self, generation: int) -> None:  # noqa: ARG002
+        self.announce("reading the data")
+
     def prepared(self, training: "Training") -> None:
-        if self.describes:
-            self.describe(training.data.lines, training.plan)
-        self.describes = False
+        self.describe(training.data.lines, training.plan)
 
     def begun(self, training: "Training") -> None:
         self.has_begun = True

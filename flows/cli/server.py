@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 
 from eigen_core.checkpoint.store import check_run_name, default_run_name
-from eigen_core.checkpoint.store_location import is_remote, store_folder
+from eigen_core.checkpoint.store_location import is_remote, require_store, store_folder
 from eigen_core.common.errors import InputError, Stopped
 from eigen_core.common.text import rough_duration
 from flows.cli.common import EXIT_OTHER, Json, RunName, RunOptions, examples, flag, option, run_options
@@ -298,7 +298,7 @@ def launch(*, options: RunOptions) -> None:
     from eigen_core.config.machine_settings import machine_values, run_values
 
     _environment()
-    from eigen_core.runs.handle import Run, require_store
+    from eigen_core.runs.handle import Run
     from flows.cli.plan import refused_with_its_plan, require_trainable
     from flows.server import deployments, state_directory
 
@@ -323,7 +323,7 @@ def launch(*, options: RunOptions) -> None:
     else:
         # A worker elsewhere has other data, another memory and another store: the flow itself checks them there.
         config = state_directory.as_worker_sees(config, worker)
-        require_store(config.checkpoint)
+        require_store(config.checkpoint.store)
         given = (options.preset, options.generations, options.seed, options.assignments, options.device)
         run, here = Run.of(config, name), state_directory.store_here(None)
         if (
@@ -337,12 +337,13 @@ def launch(*, options: RunOptions) -> None:
             )
         goes_on = not any(given) and run.exists
         if goes_on:
-            run = Run.open(config.checkpoint.store, name, config.checkpoint.local, home.launch_settings(name))
+            own_before = {**home.launch_settings(name), "checkpoint": {"local": config.checkpoint.local}}
+            run = Run.open(config.checkpoint.store, name, own_before)
             config = run.config_to_resume(config.market.data)
-        if run.exists:
-            run.require_same_settings(config)
-            if run.is_running():
-                raise InputError(f"Run '{name}' is being trained by another process: wait until it ends, or stop it.")
+        else:
+            config = run.config_to_train(config)
+        if run.exists and run.is_running():
+            raise InputError(f"Run '{name}' is being trained by another process: wait until it ends, or stop it.")
         with refused_with_its_plan(config, output_console()):
             found, run_plan = require_trainable(config, run)
         lines = [*found, run_plan.sentence()]

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 from rich.console import Console
 
 from eigen_core.checkpoint.store import StoreUnavailableError, check_run_name, default_run_name
-from eigen_core.checkpoint.store_location import command_for, is_remote, open_store
+from eigen_core.checkpoint.store_location import require_store
 from eigen_core.common.errors import InputError, SchedulerLostError, Stopped, StoppedByMemory, WorkerLostError
 from eigen_core.common.files import require_own_files
 from eigen_core.common.process import set_umask
-from eigen_core.common.progress import progress_to
 from eigen_core.runs.listener import observed_by
 from flows.cli.common import (
     RunName,
@@ -28,14 +27,13 @@ from flows.cli.common import (
     store_of,
 )
 from flows.cli.console import ConsoleHandler, Display, display_on, output_console, print_line, say, stop_signals
-from flows.cli.plan import refused_with_its_plan, require_trainable
+from flows.cli.plan import refused_with_its_plan
 from flows.cli.runs import print_ending
 from flows.cli.server import print_run_page
 from flows.server.prefect_settings import prepare_environment
 
 if TYPE_CHECKING:
     from eigen_core.config import Config
-    from eigen_core.config.model import CheckpointConfig
     from eigen_core.runs.handle import Run
 
 
@@ -64,18 +62,16 @@ def train(
     if profile:
         # Read when torch is imported; otherwise its profiler logs each start and stop.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-    with prepared_to_train(name, config.checkpoint) as display:
+    with prepared_to_train(name, config.checkpoint.store) as display:
         from eigen_core.machine.profiling import Profile, profiled_to
         from eigen_core.runs.handle import Run
 
         run = Run.of(config, name)
-        if run.exists:
-            if fresh:
-                raise InputError(
-                    f"Run '{name}' exists in {run.location.store.url}: choose another name, or leave out --fresh."
-                )
-            run.require_same_settings(config)
-            config = run.on_its_days(config)
+        if fresh and run.exists:
+            raise InputError(
+                f"Run '{name}' exists in {run.location.store.url}: choose another name, or leave out --fresh."
+            )
+        config = run.config_to_train(config)
         # The first generation of a process warms up caches and allocators.
         profiled = None
         if profile:
@@ -103,27 +99,23 @@ def resume(
     """
     from eigen_core.config.loading import changed, parse_assignments
     from eigen_core.config.machine_settings import machine_values
-    from eigen_core.config.model import CheckpointConfig
 
     options = replace(options, generations=generations, data=data)
     given = parse_assignments(options.settings())
     own = machine_values(given)
-    checkpoint = own.get("checkpoint", {})
-    place = CheckpointConfig(**{**checkpoint, "store": store_of(checkpoint.get("store"))})
-    with prepared_to_train(name, place) as display:
+    store = store_of(own.get("checkpoint", {}).get("store"))
+    with prepared_to_train(name, store) as display:
         from eigen_core.runs.handle import Run
 
-        run = Run.open(place.store, name, place.local, own)
+        run = Run.open(store, name, own)
         config = run.config_to_resume(given.get("market", {}).get("data"))
         config = changed(config, given)
-        if "local" in checkpoint:
-            # The run is opened in the folder that has it; from now on its folder is the one that was named.
-            run = Run.of(config, name)
+        run.require_same_settings(config)
         _train(config, run, display)
 
 
 @contextmanager
-def prepared_to_train(name: str, settings: "CheckpointConfig", console: Console | None = None) -> Iterator[Display]:
+def prepared_to_train(name: str, store: str) -> Iterator[Display]:
     """Handle Ctrl-C and SIGTERM, show a display, and check the run's name, its remote store and RLIMIT_AS; then yield.
 
     These checks precede the imports of torch and Prefect, which take seconds. Without a configured Prefect server, the
@@ -132,7 +124,7 @@ def prepared_to_train(name: str, settings: "CheckpointConfig", console: Console 
     from flows.server.servers import server_for_training
     from flows.server.state_directory import StateDirectory
 
-    console = output_console() if console is None else console
+    console = output_console()
     with stop_signals(console) as signals, display_on(console, signals=signals) as display:
         display.waiting_for("loading")
         prepare_environment()
@@ -140,8 +132,7 @@ def prepared_to_train(name: str, settings: "CheckpointConfig", console: Console 
         os.environ.update(server_for_training(StateDirectory.of(os.environ), os.environ))
         require_addresses()
         check_run_name(name)
-        if is_remote(settings.store):
-            open_store(settings.store).check()
+        require_store(store)
         display.announce("loading")
         yield display
 
@@ -151,7 +142,6 @@ def _train(config: "Config", run: "Run", display: Display) -> None:
 
     console = display.console
     if run.is_finished(config):
-        run.require_same_settings(config)
         status = run.status()
         with TrackerListener(config, run.location, say) as tracking:
             tracking.write(status.history, status.telemetry)
@@ -160,9 +150,6 @@ def _train(config: "Config", run: "Run", display: Display) -> None:
     with_server = answering_server()
     with refused_with_its_plan(config, console):
         if with_server:
-            with progress_to(display):
-                display.announce("reading the data")
-                display.describe(*require_trainable(config, run))
             train_as_flow(run, config, display)
         else:
             train_here(run, config, display)
@@ -182,14 +169,14 @@ def answering_server() -> bool:
 
 
 @contextmanager
-def _shown_on(display: Display, run: "Run", config: "Config") -> Iterator[None]:
+def _shown_on(display: Display, run: "Run") -> Iterator[None]:
     """Show the training in the block, let the first Ctrl-C or SIGTERM stop it, and wrap it in `errors_as_stops`."""
     # Bars and warnings must share a console; lines on a pipe must not be mixed with them.
     console, root = display.console, logging.getLogger()
     handler = ConsoleHandler(console if console.is_terminal else Console(stderr=True), display.signals)
     root.addHandler(handler)
     try:
-        with errors_as_stops(display, run, config), display.signals.raising(), observed_by(display):
+        with errors_as_stops(display, run), display.signals.raising(), observed_by(display):
             yield
     finally:
         root.removeHandler(handler)
@@ -199,13 +186,9 @@ def train_here(run: "Run", config: "Config", display: Display) -> None:
     """Train a run in this process, without a Prefect server; raise `Stopped` if it ends early."""
     from eigen_core.reporting.trackers import TrackerListener
     from eigen_core.run import train_run
-    from eigen_core.runs.journals import forget_stops_and_attempts
 
-    display.announce("reading the data")
-    display.describes = True
-    with _shown_on(display, run, config):
-        if run.exists:
-            forget_stops_and_attempts(run.location)
+    with _shown_on(display, run):
+        run.forget_stops_and_attempts()
         with TrackerListener(config, run.location, logging.getLogger("eigen_core").warning) as tracking:
             train_run(config, run, listeners=[tracking])
 
@@ -219,21 +202,20 @@ def train_as_flow(run: "Run", config: "Config", display: Display) -> None:
 
     root = logging.getLogger()
     root.handlers[:] = [handler for handler in root.handlers if not isinstance(handler, PrefectConsoleHandler)]
-    import flows.server.training_flow  # noqa: F401
     from flows.server.flow_runs import RUNNING_NAME
-    from flows.server.flows import train_flow
+    from flows.server.training_flow import ChosenRun, train_as_flow_run
 
-    with _shown_on(display, run, config):
-        ended = train_flow(config, run.name, return_state=True)
+    with _shown_on(display, run):
+        ended = train_as_flow_run(ChosenRun(run, config))
         if ended.is_cancelled():
-            raise Stopped(f"{ended.message} {_where_it_stands(run, config)}")
+            raise Stopped(f"{ended.message} {_where_it_stands(run)}")
         ended.result()
         if ended.name == RUNNING_NAME:
             raise InputError(str(ended.message))
 
 
 @contextmanager
-def errors_as_stops(display: Display, run: "Run", config: "Config") -> Iterator[None]:
+def errors_as_stops(display: Display, run: "Run") -> Iterator[None]:
     """Raise `Stopped` for Ctrl-C, the memory guard, non-finite numbers and failures of disks, stores and workers.
 
     Its message names the newest checkpoint on this machine, and the command that continues the run. `RunTooLargeError`,
@@ -246,16 +228,16 @@ def errors_as_stops(display: Display, run: "Run", config: "Config") -> Iterator[
     try:
         yield
     except KeyboardInterrupt:
-        raise Stopped(f"Stopped. {_where_it_stands(run, config)}") from None
+        raise Stopped(f"Stopped. {_where_it_stands(run)}") from None
     except MemoryGuardError as error:
-        raise StoppedByMemory(f"{error} {_memory_report(run, config)} {_where_it_stands(run, config)}") from error
+        raise StoppedByMemory(f"{error} {_memory_report(run)} {_where_it_stands(run)}") from error
     except RunTooLargeError:
         raise
     except (InputError, StoreUnavailableError, LeaseLostError, SchedulerLostError, WorkerLostError) as error:
         if isinstance(error, InputError) and not display.has_begun:
             raise
         # Once a run trains, its input was valid: the cause is another one, such as a full disk.
-        raise Stopped(f"{error} {_where_it_stands(run, config)}") from error
+        raise Stopped(f"{error} {_where_it_stands(run)}") from error
     except FloatingPointError as error:
         # The same computation from the same checkpoint ends in the same way.
         raise Stopped(
@@ -263,23 +245,22 @@ def errors_as_stops(display: Display, run: "Run", config: "Config") -> Iterator[
             f"settings. {_what_is_saved(run)}."
         ) from error
     except OSError as error:
-        raise Stopped(f"{type(error).__name__}: {error}. {_where_it_stands(run, config)}") from error
+        raise Stopped(f"{type(error).__name__}: {error}. {_where_it_stands(run)}") from error
     except Exception as error:
-        error.add_note(_where_it_stands(run, config))
+        error.add_note(_where_it_stands(run))
         raise
 
 
-def _memory_report(run: "Run", config: "Config") -> str:
+def _memory_report(run: "Run") -> str:
     from eigen_core.runs.journals import memory_reports
 
     reports = memory_reports(run.location.root / run.name)
-    shows = command_for("memory", run.name, config.checkpoint.store)
-    report = f"The memory report is {reports[0]} ({shows} shows it). " if reports else ""
+    report = f"The memory report is {reports[0]} ({run.command('memory')} shows it). " if reports else ""
     return f"{report}Free memory or raise the limit first."
 
 
-def _where_it_stands(run: "Run", config: "Config") -> str:
-    return f"{_what_is_saved(run)}. Go on with: {command_for('resume', run.name, config.checkpoint.store)}"
+def _where_it_stands(run: "Run") -> str:
+    return f"{_what_is_saved(run)}. Go on with: {run.command('resume')}"
 
 
 def _what_is_saved(run: "Run") -> str:

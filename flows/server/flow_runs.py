@@ -25,12 +25,11 @@ from prefect.exceptions import ObjectNotFound
 from prefect.logging import get_logger, get_run_logger
 from prefect.states import Cancelled, Crashed, Running
 
-from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.checkpoint.store import StoreUnavailableError, default_run_name
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import GenerationRecord, HoldoutResult, Telemetry
 from eigen_core.config import Config
-from eigen_core.runs.journals import remember_stop
+from eigen_core.runs.handle import Run
 from eigen_core.runs.listener import Listener, Training
 from flows.server.artifacts import Reporter, client_or_warning, require_server, server_is_there
 from flows.server.prefect_internals import CANCELLED_BY_LIMIT
@@ -435,9 +434,7 @@ def _record_stop(flow_run: FlowRun, home: StateDirectory, worker: ProcessRecord 
         config = of_this_machine(Config(), launched)
     else:
         config = as_worker_sees(Config.model_validate({"checkpoint": launched.get("checkpoint", {})}), worker)
-    location = RunLocation.of(config.checkpoint, run)
-    if location.exists():
-        remember_stop(location)
+    Run(config.checkpoint, run).stop()
 
 
 def schedule_of(found: DeploymentResponse) -> DeploymentSchedule | None:

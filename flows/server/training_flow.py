@@ -7,11 +7,12 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar, cast
 
-from prefect import runtime
+from prefect import flow, runtime
 from prefect.client.schemas.objects import State
 from prefect.exceptions import Pause, TerminationSignal
 from prefect.logging import get_run_logger
@@ -20,6 +21,7 @@ from prefect.states import Cancelled, Completed, Failed
 
 from eigen_core.checkpoint.locks import InUseError
 from eigen_core.checkpoint.store import StoreUnavailableError
+from eigen_core.checkpoint.store_location import require_store
 from eigen_core.common.errors import FOLLOWS, End, InputError, Next, UnavailableError, end_of
 from eigen_core.common.process import set_umask, stop_requests_unmasked
 from eigen_core.config import Config, merge
@@ -29,8 +31,8 @@ from eigen_core.machine.memory_guard import MemoryGuardError
 from eigen_core.planning.run_plan import RunTooLargeError
 from eigen_core.reporting.trackers import TrackerListener
 from eigen_core.run import train_run
-from eigen_core.runs import journals
-from eigen_core.runs.handle import Run, require_store, require_trusted_task, unfinished_runs
+from eigen_core.runs.handle import Run, require_trusted_task, unfinished_runs
+from eigen_core.runs.journals import BlockedError
 from flows.server import flow_runs
 from flows.server.artifacts import Reporter, retry_once, server_is_there
 from flows.server.pages import RunPages
@@ -38,42 +40,18 @@ from flows.server.prefect_settings import LOGGERS
 from flows.server.state_directory import StateDirectory, of_this_machine
 from tasks import TASKS
 
-logger = logging.getLogger(__name__)
-
 STOP_REQUESTS = (TerminationSignal, Pause)
 """Exceptions that request a stop: after SIGTERM, or after a suspension in Prefect's pages, noticed between phases."""
 
 R = TypeVar("R")
 
-# After these states the schedule is switched off: there is nothing to resume, or a user must act first.
-_LAST_NAMES = ("Completed", flow_runs.FINISHED_NAME, flow_runs.NOTHING_NAME, flow_runs.BLOCKED_NAME)
-
 
 @dataclass(frozen=True)
 class ChosenRun:
-    """The run that this flow run trains; `unnamed`: `choose_run` found it, since the parameters named none."""
+    """The run that a flow run trains, and the configuration with which it does."""
 
     run: Run
     config: Config
-    unnamed: bool
-
-    @contextmanager
-    def attempt(self) -> Iterator[None]:
-        """If the run is `unnamed`, count the block as an attempt to resume it.
-
-        Raises:
-            BlockedError: the last three attempts began with the same generation as this one, and did not complete it.
-        """
-        if not self.unnamed:
-            yield
-            return
-        journals.count_attempt(self.run.location, self.run.refresh().generation + 1)
-        try:
-            yield
-        except (*STOP_REQUESTS, UnavailableError, StoreUnavailableError):
-            # These errors say nothing about the run: do not count the attempt.
-            journals.withdraw_attempt(self.run.location)
-            raise
 
 
 def choose_run(config: Config, run: str | None, *, resume: bool) -> ChosenRun | State[None]:
@@ -86,25 +64,22 @@ def choose_run(config: Config, run: str | None, *, resume: bool) -> ChosenRun | 
             request, or that run is complete or stopped and a user (not the schedule or an automation) has created this
             flow run: the newest unfinished run of the store that was not stopped.
         resume: the run must exist, and keeps its stored configuration. False: a run that does not exist is begun, and
-            one that exists goes on if `config` has its settings; training refuses other ones.
+            one that exists goes on if `config` has its settings.
     """
+    config = with_own_settings(config, run)
     if run is None and resume:
         return _run_to_resume(config)
-    chosen = _named(config, run or flow_runs.own_run_name(config), resume=resume)
-    if chosen.run.exists:
-        journals.forget_stops_and_attempts(chosen.run.location)
-    return chosen
+    return _named(config, run or flow_runs.own_run_name(config), resume=resume)
 
 
-def _named(config: Config, run: str, *, resume: bool, unnamed: bool = False) -> ChosenRun:
+def _named(config: Config, run: str, *, resume: bool) -> ChosenRun:
     """Return the run with `config`; with `resume`, with its stored configuration and this machine's settings."""
-    require_store(config.checkpoint)
+    require_store(config.checkpoint.store)
     if not resume:
         found = Run.of(config, run)
-        return ChosenRun(found, found.on_its_days(config), unnamed)
-    own = merge(machine_values(config.model_dump()), _launch_settings(run))
-    found = Run.open(config.checkpoint.store, run, config.checkpoint.local, own)
-    return ChosenRun(found, found.config_to_resume(config.market.data), unnamed)
+        return ChosenRun(found, found.config_to_train(config))
+    found = Run.open(config.checkpoint.store, run, _own_settings(config, run))
+    return ChosenRun(found, found.config_to_resume(config.market.data))
 
 
 def _run_to_resume(config: Config) -> ChosenRun | State[None]:
@@ -114,16 +89,17 @@ def _run_to_resume(config: Config) -> ChosenRun | State[None]:
         return _requested_run(config, request)
     stopped = None if request is None else request.stopped
     if request is None or not flow_runs.is_automatic():
-        require_store(config.checkpoint)
-        for found in unfinished_runs(config.checkpoint.store, config.checkpoint.local):
-            known = request if request is not None and request.run == found else flow_runs.last_request(found)
+        require_store(config.checkpoint.store)
+        for found in unfinished_runs(config.checkpoint.store, partial(_own_settings, config)):
+            known = request if request is not None and request.run == found.name else flow_runs.last_request(found.name)
             if known is None or known.stopped is None:
-                return _named(config, found, resume=True, unnamed=True)
+                return ChosenRun(found, found.config_to_resume(config.market.data))
             request, stopped = known, stopped or known.stopped
     if request is not None and request.is_suspended:
         flow_runs.name_flow_run(f"{request.run} is suspended")
         return Completed(name=flow_runs.SUSPENDED_NAME, message=stopped)
     flow_runs.name_flow_run("nothing to resume")
+    flow_runs.switch_schedule(False)
     nothing = "The last requested run is complete" if request is not None else "No run is left to resume"
     return Completed(name=flow_runs.NOTHING_NAME, message=stopped or f"{nothing} in {config.checkpoint.store}.")
 
@@ -144,7 +120,7 @@ def _requested_run(config: Config, request: flow_runs.TrainingRequest) -> Chosen
     if request.begun or request.parameters is None:
         # The path of the prices comes from this flow run's parameters, not from those of the request.
         given, resume = given.model_copy(update={"market": config.market}), True
-    return _named(given, request.run, resume=resume, unnamed=True)
+    return _named(given, request.run, resume=resume)
 
 
 def with_own_settings(config: Config, run: str | None) -> Config:
@@ -177,52 +153,84 @@ def _require_parameters_of_a_run(config: Config) -> None:
         )
 
 
+def _own_settings(config: Config, run: str) -> dict[str, Any]:
+    """Return the settings of this machine for a run that is resumed: those of `config`, overridden by its launch's."""
+    return merge(machine_values(config.model_dump()), _launch_settings(run))
+
+
 def _launch_settings(run: str) -> dict[str, Any]:
     return StateDirectory.of(os.environ).launch_settings(run) if flow_runs.own_deployment() is not None else {}
 
 
 def train_flow_run(config: Config, run: str | None, *, resume: bool) -> State[None]:
+    """Train the run that the parameters of this flow run ask for, and return the flow run's final state."""
+    resume = resume or (run is None and flow_runs.is_scheduled())
+    # A flow run that a user resumes after a suspension still has the tag of the run that it trained before.
+    run = run or (flow_runs.tagged_run(runtime.flow_run.tags) if resume else None)
+    named = run is not None or not resume
+    with _body_of_flow_run(resume=resume):
+        chosen = choose_run(config, run, resume=resume)
+        return _final_state(chosen, named=named) if isinstance(chosen, ChosenRun) else chosen
+
+
+def train_as_flow_run(chosen: ChosenRun) -> State[Any]:
+    """Train a run that this process has chosen as a flow run without a deployment, and return its final state."""
+
+    @flow(name="train", flow_run_name=flow_runs.initial_name, persist_result=False)
+    def train(config: Config, run: str) -> State[None]:  # noqa: ARG001 - what Prefect's pages show
+        with _body_of_flow_run():
+            return _final_state(chosen, named=True)
+
+    return train(chosen.config, chosen.run.name, return_state=True)
+
+
+@contextmanager
+def _body_of_flow_run(*, resume: bool = False) -> Iterator[None]:
+    """Set umask and levels of loggers; if the block ends with an error that would recur, switch the schedule off."""
     set_umask(os.environ)
     # Prefect gives extra loggers the handler that sends records to its server, and no level: INFO would be dropped.
     for name in LOGGERS:
         logging.getLogger(name).setLevel(PREFECT_LOGGING_LEVEL.value())
-    resume = resume or (run is None and flow_runs.is_scheduled())
-    # A flow run that a user resumes after a suspension still has the tag of the run that it trained before.
-    run = run or (flow_runs.tagged_run(runtime.flow_run.tags) if resume else None)
-    chosen: ChosenRun | State[None] | None = None
     try:
-        chosen = choose_run(with_own_settings(config, run), run, resume=resume)
-        ended = _train(chosen) if isinstance(chosen, ChosenRun) else chosen
-    except InUseError as error:
-        return Completed(name=flow_runs.RUNNING_NAME, message=str(error))
-    except Pause:
-        _record_stop(chosen)
-        flow_runs.report_suspension()
-        raise
-    except flow_runs.CancellationError as error:
-        _record_stop(chosen)
-        flow_runs.switch_schedule(False)
-        return Cancelled(message=str(error))
+        yield
     except TerminationSignal:
         if not server_is_there():
             _exit_now()
         raise
-    except journals.BlockedError as error:
-        ended = Failed(name=flow_runs.BLOCKED_NAME, message=str(error), data=error)
     except (InputError, FloatingPointError) as error:
         end = end_of(error)
         # A run that had begun can be trained again once its store or its data are corrected.
         _switch_schedule_after(end.of_begun_run if resume else end)
         raise
-    if ended.name in _LAST_NAMES:
+
+
+def _final_state(chosen: ChosenRun, *, named: bool) -> State[None]:
+    """Train a run, which a user has `named` or `choose_run` has found, and return the final state of its flow run."""
+    try:
+        return _train(chosen, named=named)
+    except InUseError as error:
+        return Completed(name=flow_runs.RUNNING_NAME, message=str(error))
+    except Pause:
+        chosen.run.stop()
+        flow_runs.report_suspension()
+        raise
+    except flow_runs.CancellationError as error:
+        chosen.run.stop()
         flow_runs.switch_schedule(False)
-    return ended
+        return Cancelled(message=str(error))
+    except BlockedError as error:
+        flow_runs.switch_schedule(False)
+        return Failed(name=flow_runs.BLOCKED_NAME, message=str(error), data=error)
 
 
-def _train(chosen: ChosenRun) -> State[None]:
+def _train(chosen: ChosenRun, *, named: bool) -> State[None]:
     logger, run, config = get_run_logger(), chosen.run, chosen.config
+    if named:
+        run.forget_stops_and_attempts()
+    # These errors say nothing about the run: do not count the attempt.
+    outside = (*STOP_REQUESTS, UnavailableError, StoreUnavailableError)
     with (
-        chosen.attempt(),
+        nullcontext() if named else run.attempt(outside),
         Reporter(run.name) as reporter,
         RunPages(config, run.name, reporter) as pages,
         TrackerListener(config, run.location, logger.warning) as tracking,
@@ -240,6 +248,7 @@ def _train(chosen: ChosenRun) -> State[None]:
         except MemoryGuardError as error:
             pages.ended(str(error))
             return Failed(name=flow_runs.GUARD_NAME, message=str(error), data=error)
+    flow_runs.switch_schedule(False)
     return Completed(name="Completed" if trained else flow_runs.FINISHED_NAME, message=flow_run.result)
 
 
@@ -252,11 +261,6 @@ def _run_phase(phase: str, generation: int, compute: Callable[[], R]) -> R:
     """Call `compute` in the Prefect task of the phase; implements `eigen_core.run.RunPhase`."""
     with stop_requests_unmasked(STOP_REQUESTS):
         return cast(R, TASKS[phase](compute, generation))
-
-
-def _record_stop(chosen: ChosenRun | State[None] | None) -> None:
-    if isinstance(chosen, ChosenRun) and chosen.run.refresh().exists:
-        journals.remember_stop(chosen.run.location)
 
 
 def _exit_now() -> None:

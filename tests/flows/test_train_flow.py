@@ -124,7 +124,7 @@ def test_a_run_that_ended_before_its_holdout_is_unfinished_and_plays_it_without_
             train(config)
     status = status_of(str(tmp_path), "run")
     assert (status.state, status.generation, status.holdout) == ("unfinished", 2, None)
-    assert unfinished_runs(str(tmp_path)) == ["run"]
+    assert [run.name for run in unfinished_runs(str(tmp_path))] == ["run"]
     monkeypatch.setattr(NoDrawing, "begun", 0)
     for phase in ("evaluate", "train", "evolve"):
         monkeypatch.setattr(phases, phase, Mock(side_effect=KeyboardInterrupt))

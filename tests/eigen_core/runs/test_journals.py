@@ -20,13 +20,14 @@ def location(tmp_path: Path) -> RunLocation:
 def test_a_journal_that_cannot_be_read_counts_as_empty(
     location: RunLocation, caplog: pytest.LogCaptureFixture, content: bytes
 ) -> None:
-    journals.remember_stop(location)
-    assert journals.is_stopped(location)
+    stop = journals.Stop(moment=journals.now())
+    journals.STOPS.append(location, stop)
+    assert journals.STOPS.read(location) == [stop]
     location.stored.store.put("run/stops.json", content)
-    assert not journals.is_stopped(location)
+    assert journals.STOPS.read(location) == []
     assert "stops.json" in caplog.text
-    journals.remember_stop(location)
-    assert journals.is_stopped(location)
+    journals.STOPS.append(location, stop)
+    assert journals.STOPS.read(location) == [stop]
 
 
 def test_only_the_newest_memory_reports_stay(location: RunLocation) -> None:

@@ -75,7 +75,7 @@ def test_a_machine_remembers_its_own(store: str, tmp_path: Path) -> None:
     (prices := tmp_path / "prices.csv").write_text("date,close\n")
     config = with_data(run_config(store, Path(local)), prices)
     Run(config.checkpoint, "run").begin(config)
-    assert Run.open(store, "run", local).config_to_resume() == config
+    assert Run.open(store, "run", {"checkpoint": {"local": local}}).config_to_resume() == config
     # A stored configuration chooses no folder here, even if this machine has used it.
     assert Run.open(store, "run").location.root.is_relative_to(tmp_path / "machine" / "runs")
     # Another machine goes on with it, under its own paths.
@@ -85,11 +85,11 @@ def test_a_machine_remembers_its_own(store: str, tmp_path: Path) -> None:
     location = RunLocation.of(config.checkpoint, "run")
     (memory,) = (tmp_path / "machine" / local).rglob(".own/run.json")
     assert memory.parent.parent == location.root
-    assert Run.open(store, "run", local).config_to_resume().market.data == str(prices)
+    assert Run.open(store, "run", {"checkpoint": {"local": local}}).config_to_resume().market.data == str(prices)
     for content in ("", "{}", memory.read_text().replace("prices", "prizes")):
         memory.write_text(content)
         with pytest.raises(InputError, match="this machine does not know"):
-            Run.open(store, "run", local).config_to_resume()
+            Run.open(store, "run", {"checkpoint": {"local": local}}).config_to_resume()
 
 
 def test_data_that_have_moved_are_given_again(tmp_path: Path) -> None:

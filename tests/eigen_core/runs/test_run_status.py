@@ -252,7 +252,7 @@ def test_a_run_with_settings_that_its_learner_never_read_goes_on(store: Path, tm
     run.require_same_settings(config)
     assert status_of(str(store), "old").config == config
     assert verify_run(str(store), "old", deep=True).damages == ()
-    assert unfinished_runs(str(store)) == ["old"]
+    assert [run.name for run in unfinished_runs(str(store))] == ["old"]
     export_champion(str(store), "old", tmp_path / "champion.safetensors")
     assert config_from_stored(read_champion(tmp_path / "champion.safetensors").config).learner == config.learner
 
@@ -285,4 +285,4 @@ def test_a_run_that_cannot_be_read_hides_no_other(store: Path, change: dict[str,
         code, said = said_by(*arguments)
         assert (code, said.count(sentence)) == (expected, 1)
     assert said_by("verify", "another")[0] == 0
-    assert unfinished_runs(str(store))[0] == "another"
+    assert unfinished_runs(str(store))[0].name == "another"

@@ -150,7 +150,7 @@ def test_what_stopped_a_run_is_said_though_the_store_is_away(
 ) -> None:
     fault_proxy.add(Fault("status", times=None))
     run = Run.of(finished_here, "run")
-    with pytest.raises(Stopped) as stopped, errors_as_stops(Display(Console()), run, finished_here):
+    with pytest.raises(Stopped) as stopped, errors_as_stops(Display(Console()), run):
         raise error
     said = str(stopped.value)
     assert said.startswith("Stopped. " if isinstance(error, KeyboardInterrupt) else "Not whole. ")

@@ -353,7 +353,7 @@ def test_trainings_that_were_killed_with_their_worker_are_reported_and_no_others
     assert states() == [crashed, crashed, StateType.CANCELLED, running, running]
     assert home.read("worker") is None
     # Not even another server resumes the cancelled one.
-    assert unfinished_runs(str(tmp_path / "runs")) == ["killed"]
+    assert [run.name for run in unfinished_runs(str(tmp_path / "runs"))] == ["killed"]
 
 
 def test_the_logs_of_a_run_are_those_of_all_its_flow_runs_in_the_order_of_time(

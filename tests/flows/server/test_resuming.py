@@ -373,9 +373,9 @@ def test_the_unfinished_run_that_was_trained_last_is_chosen(config: Config) -> N
     assert unfinished_runs(store) == []
     save_generations(config, "zero-day", 1)
     save_generations(config, "old", 1)
-    assert unfinished_runs(store)[0] == "old"
+    assert unfinished_runs(store)[0].name == "old"
     save_generations(config, "zero-day", 2)
-    assert unfinished_runs(store)[0] == "zero-day"
+    assert unfinished_runs(store)[0].name == "zero-day"
 
 
 def test_three_vain_attempts_are_enough_and_progress_is_a_new_beginning(config: Config) -> None:
