@@ -151,7 +151,7 @@ class ForeignPlaceError(InputError):
     """A link, pipe or device is in a place of Eigen's own files, or a hard link in that of one which Eigen changes."""
 
     def __init__(self, path: str | Path) -> None:
-        found = "hard link to another file" if os.path.isfile(path) else "folder, pipe, socket or device"
+        found = "hard link to another file" if os.path.isfile(path) else "pipe, socket, device or folder"
         kind = "symbolic link" if os.path.islink(path) else found
         super().__init__(
             f"{path} is a {kind}. Eigen uses none among its own files, since it could lead to files that are not "
