@@ -137,7 +137,7 @@ def parse_checksummed(content: bytes) -> dict[str, JsonValue]:
         raise DamagedFileError("has no checksum")
     try:
         whole = checksummed(document) == content
-    except RecursionError as error:
+    except (ValueError, RecursionError) as error:
         raise DamagedFileError("is not JSON") from error
     if not whole:
         raise DamagedFileError("does not match its own checksum")

@@ -207,7 +207,10 @@ def test_a_shared_blob_is_reported_for_each_generation_that_needs_it(run: RunDir
     assert newest_of(run).snapshot.generation == 1
 
 
-@pytest.mark.parametrize("content", [b"", b"[" * 100_000, b"[1]", b"\xff", b'{"config": {}}', b'{"checksum": NaN}'])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"[" * 100_000, b"[1]", b"\xff", b'{"config": {}}', b'{"checksum": NaN}', b'{"checksum": 1, "a": 1e999}'],
+)
 def test_an_unreadable_configuration_without_a_generation_is_refused(tmp_path: Path, content: bytes) -> None:
     new_run(tmp_path)
     (tmp_path / "run" / "config.json").write_bytes(content)
