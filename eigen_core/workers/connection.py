@@ -1,11 +1,11 @@
-"""The connection of a run's process to a Dask scheduler: its workers' status, calls of their methods, data sent."""
+"""The connection of a run's process to a Dask scheduler: its workers, calls of their methods, data sent."""
 
 import asyncio
 import logging
 import shlex
 import socket
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
@@ -79,7 +79,7 @@ def connected(scheduler: str) -> Client:
 
 
 def key_of(run: str) -> str:
-    """Return a new, unique key for a Dask task of a run; `workers_of` reads the run's name from it."""
+    """Return a new, unique key for a Dask task of a run; the key names the run."""
     return f"{_KEY}:{run}:{uuid4().hex}"
 
 
@@ -87,46 +87,6 @@ def worker_command(scheduler: str) -> str:
     """Return the shell command that starts a worker of a scheduler, on any machine with Eigen."""
     # The run's own guard watches the memory.
     return f"dask worker {shlex.quote(scheduler)} --nthreads 1 --memory-limit 0"
-
-
-@dataclass(frozen=True)
-class WorkerStatus:
-    """A worker as its scheduler knows it.
-
-    `runs`: names of runs of which it computes agents, and of runs that it trains whole or that wait for its thread.
-    `cpu_percent`: 100 is one core; `seen_seconds_ago`: age of its last heartbeat.
-    """
-
-    address: str
-    threads: int
-    cpu_percent: float
-    memory_bytes: int
-    seen_seconds_ago: float
-    runs: tuple[str, ...]
-
-
-def workers_of(scheduler: str) -> list[WorkerStatus]:
-    """Return the workers of a scheduler, ordered by address; `InputError` if it cannot be reached."""
-    with connected(scheduler) as client:
-        known = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
-        kept = client.sync(client.scheduler.has_what)
-        trained = client.sync(client.scheduler.processing)
-    return [
-        WorkerStatus(
-            address=address,
-            threads=int(worker["nthreads"]),
-            cpu_percent=float(worker["metrics"]["cpu"]),
-            memory_bytes=int(worker["metrics"]["memory"]),
-            seen_seconds_ago=max(time.time() - float(worker["last_seen"]), 0.0),
-            runs=_runs_of((*kept.get(address, ()), *trained.get(address, ()))),
-        )
-        for address, worker in sorted(known.items())
-    ]
-
-
-def _runs_of(keys: Iterable[Any]) -> tuple[str, ...]:
-    # Other clients of the scheduler have keys of any kind.
-    return tuple(sorted({key.split(":")[1] for key in keys if isinstance(key, str) and key.startswith(f"{_KEY}:")}))
 
 
 def unreachable(workers: Sequence[str]) -> list[str]:

@@ -82,7 +82,7 @@ def eigen(
 for command in (
     *(doctor.doctor, plan.plan, judging.audit, judging.backtest, judging.trust, judging.act),
     *(training.train, training.resume, sweep.sweep, walk.walk, runs.runs, runs.show, judging.report, judging.compare),
-    *(judging.importance, runs.memory, runs.verify, runs.clean, runs.export, server.workers, plan.presets),
+    *(judging.importance, runs.memory, runs.verify, runs.clean, runs.export, plan.presets),
     *(server.up, server.down, server.status, server.launch, server.logs, server.alerts, server.deploy),
 ):
     app.command(epilog=vars(command).get("examples"))(sentences(command))

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -18,10 +17,10 @@ import typer
 from rich.console import Console
 
 from eigen_core.checkpoint.store import ANOTHER_FOLDER, LocalStore, StoreUnavailableError, call_with_timeout
-from eigen_core.checkpoint.store_location import is_remote, open_store, run_root
+from eigen_core.checkpoint.store_location import is_remote, require_store, run_root
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import explained, nearest_existing
-from eigen_core.common.text import percent, size
+from eigen_core.common.text import size
 from flows.cli.common import EXIT_OTHER, Json, RunOptions, run_options
 from flows.cli.console import output_console, print_json, print_line
 
@@ -93,16 +92,11 @@ class Doctor:
         """Run the checks one after another and yield the finding of each; an exception becomes a finding `failed`."""
         checks = {
             "python": self._python,
-            "torch": self._torch,
             "device": self._device,
-            "TA-Lib": self._ta_lib,
             "data": self._data,
-            "memory limits": self._memory_limits,
             "memory": self._memory,
-            "Prefect": self._prefect,
-            "Prefect's API": self._api,
+            "server": self._server,
             "store": self._store,
-            "run folder": self._run_folder,
             "disk": self._disk,
             "workers": self._workers,
         }
@@ -122,13 +116,11 @@ class Doctor:
             yield Finding(name, status, found, advice)
 
     def _python(self) -> Found:
-        return "ok", f"Python {platform.python_version()} at {sys.executable}", ""
-
-    def _torch(self) -> Found:
         import torch
 
         build = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built for the CPU"
-        return "ok", f"torch {torch.__version__}, {build}", ""
+        found = f"Python {platform.python_version()} at {sys.executable}, torch {torch.__version__}, {build}"
+        return "ok", found, ""
 
     def _device(self) -> Found:
         import torch
@@ -158,31 +150,12 @@ class Doctor:
             )
         return "ok", found, ""
 
-    def _ta_lib(self) -> Found:
-        import talib
-
-        library = getattr(talib, "__ta_version__", b"?").decode(errors="replace").partition(" ")[0]
-        return "ok", f"TA-Lib {talib.__version__}, C library {library}", ""
-
     def _data(self) -> Found:
         from eigen_core.config.registry import has_prices
 
         task = self._config.task
         source = (self._config.market.data or "the bundled prices") if has_prices(task) else task
         return "ok", f"preset {self._config.preset}: {self._opened.size}, from {source}", ""
-
-    def _memory_limits(self) -> Found:
-        from eigen_core.machine.limits import host_limits
-        from eigen_core.machine.memory_usage import headroom_bytes
-
-        memory = self._config.memory
-        limits = "; ".join(map(str, host_limits(memory)))
-        headroom = headroom_bytes(memory)
-        return (
-            "ok",
-            f"{limits}; {size(headroom)} can be taken before the memory guard acts at {percent(memory.hard, 0)}",
-            "",
-        )
 
     def _memory(self) -> Found:
         run_plan = self._run_plan
@@ -193,10 +166,7 @@ class Doctor:
         advice = "Free memory, raise the limit, or change the settings as `eigen plan` says."
         return "failed", run_plan.sentence(disk=False), advice
 
-    def _prefect(self) -> Found:
-        return "ok", f"Prefect {version('prefect')}", ""
-
-    def _api(self) -> Found:
+    def _server(self) -> Found:
         from flows.server.servers import configured_api, require_answer, require_database, require_home
 
         if not os.environ.get("PREFECT_API_URL"):
@@ -213,18 +183,14 @@ class Doctor:
         return "ok", "no Prefect server is configured: training works without it; `eigen up` starts one", ""
 
     def _store(self) -> Found:
-        url = self._config.checkpoint.store
-        if is_remote(url):
-            store = open_store(url)
-            store.check()
-            return "ok", f"{store.url} answers; objects can be written, read and listed there", ""
         _require_usable(self._folder)
         there = "" if self._folder.is_dir() else ", made by the first training"
-        return "ok", f"the folder {self._folder}{there}", ""
-
-    def _run_folder(self) -> Found:
-        _require_usable(self._folder)
-        return "ok", f"{self._folder} can be written to, with hard links, locks and fsync", ""
+        found = f"the folder {self._folder}{there}"
+        url = self._config.checkpoint.store
+        if is_remote(url):
+            require_store(url)
+            found = f"{url} answers; objects can be written, read and listed there; its runs are copied to {found}"
+        return "ok", found, ""
 
     def _disk(self) -> Found:
         found = f"{size(shutil.disk_usage(nearest_existing(self._folder)).free)} free at {self._folder}"
@@ -243,22 +209,18 @@ class Doctor:
         scheduler = self._config.scheduler
         if scheduler is None:
             return "ok", f"no Dask scheduler is set (workers={self._config.workers})", ""
-        from eigen_core.workers import unreachable, worker_command, workers_of
+        from eigen_core.workers import connected, unreachable, worker_command
 
-        workers = workers_of(scheduler)
-        found = f"{scheduler} has {len(workers)} workers with {sum(worker.threads for worker in workers)} threads"
-        if not workers:
-            return "failed", found, f"Start some: {worker_command(scheduler)}"
-        lost = unreachable([worker.address for worker in workers])
-        if lost:
-            status: Status = "failed" if len(lost) == len(workers) else "warning"
-            found = f"{found}; {len(lost)} cannot be reached from here: {', '.join(lost[:3])}"
-            return (
-                status,
-                found,
-                "Open their ports to this machine: the option --worker-port of `dask worker` sets them.",
-            )
-        return "ok", f"{found}, and all can be reached", ""
+        with connected(scheduler) as client:
+            addresses = sorted(client.nthreads())
+        if not addresses:
+            return "failed", f"{scheduler} has no workers", f"Start some: {worker_command(scheduler)}"
+        lost = unreachable(addresses)
+        found = f"{scheduler} has {len(addresses)} workers, and {len(addresses) - len(lost)} can be reached from here"
+        if not lost:
+            return "ok", found, ""
+        advice = f"Open the ports of {', '.join(lost[:3])} to this machine: --worker-port of `dask worker` sets them."
+        return "failed" if len(lost) == len(addresses) else "warning", found, advice
 
     @property
     def _folder(self) -> Path:
@@ -277,7 +239,7 @@ class Doctor:
 
         try:
             return plan_run(self._config, self._opened, measured=False)
-        except InputError:
+        except (InputError, ImportError):
             return None
 
 

@@ -136,13 +136,14 @@ def require_trainable(config: "Config", run: "Run") -> "tuple[Sequence[str], Run
     from eigen_core.generation import require_same_data, start_training
     from eigen_core.planning.run_plan import require_fit
     from eigen_core.task import open_data
-    from eigen_core.workers import workers_of
+    from eigen_core.workers import connected
 
     for tracker in config.reporting.trackers:
         tracker_class(tracker)
     if config.scheduler is not None:
         # Refused here if it cannot be reached: the flow would find out when the run has been made.
-        workers_of(config.scheduler)
+        with connected(config.scheduler):
+            pass
     data = open_data(config)
     run_plan = require_fit(config, data, run.name)
     state, newest = start_training(config, data.content), run.newest

@@ -1,4 +1,4 @@
-"""The commands on Prefect's server, worker and flow runs, such as `eigen up`; and `eigen workers`, on Dask workers."""
+"""The commands on Prefect's server, worker and flow runs, such as `eigen up`."""
 
 import logging
 import os
@@ -21,17 +21,15 @@ from eigen_core.common.errors import InputError, Stopped
 from eigen_core.common.text import rough_duration
 from flows.cli.common import EXIT_OTHER, Json, RunName, RunOptions, examples, flag, option, run_options
 from flows.cli.console import (
-    PlainTable,
     Styled,
     output_console,
     print_fact,
-    print_json,
     print_line,
     print_result,
     say,
     stopped_gently,
 )
-from flows.server.prefect_settings import HOST, api_at, client_environment, ui_of
+from flows.server.prefect_settings import HOST, client_environment, ui_of
 
 if TYPE_CHECKING:
     from eigen_core.runs.handle import RunStatus
@@ -66,11 +64,8 @@ def print_down(
     home: "StateDirectory",
     stopped: "DownResult",
     run: "RunStatus | None",
-    removed_from: str | None = None,
     trained: "FlowRunStatus | None" = None,
 ) -> None:
-    if removed_from is not None:
-        _print_fact(console, "removed", f"deployments, schedules, automations and work pool, from {removed_from}")
     if stopped.worker is None and stopped.server is None:
         print_line(console, f"No server or worker of `eigen up` runs, by the records in {home.path}.")
         return
@@ -78,10 +73,6 @@ def print_down(
         if record is not None:
             how = "killed: it did not stop in time" if component in stopped.killed else "stopped"
             _print_fact(console, component, f"{how} (process {record.process.pid})")
-    worker, port = stopped.worker, home.port()
-    if removed_from is None and worker is not None and (port is None or worker.api != api_at(port)):
-        stays = f"{worker.api} keeps deployments and schedules; eigen down --remove removes them"
-        _print_fact(console, "server", stays)
     if run is not None:
         _print_fact(console, "training", "run ", (run.run, "bold"), f" was asked to stop; {_last_checkpoint(run)}")
     elif stopped.trainings and trained is not None and trained.run is not None:
@@ -239,28 +230,18 @@ def up(
 
 def down(
     grace: Annotated[float, option("SECONDS", "Seconds that a training may take to stop by itself.", min=0)] = 120.0,
-    remove: Annotated[
-        bool, flag("--remove", "Remove deployments, schedules and automations from the server, too.")
-    ] = False,
 ) -> None:
     """Stop the training, the worker and the server that `eigen up` has started here."""
     _environment()
-    from flows.server import deployments, status
+    from flows.server import status
     from flows.server.up import bring_down
 
     home = _state_directory()
-    api = _known_server() if remove else None
-
-    def before_server() -> None:
-        if api is not None:
-            with deployments.client_of(api) as client:
-                deployments.remove(client)
-
     worker = home.running("worker")
     trained = status.active_flow_run(worker, home)
-    stopped = bring_down(home, _Progress(), grace, before_server=before_server)
+    stopped = bring_down(home, _Progress(), grace)
     run = status.run_of(worker, trained) if stopped.trainings else None
-    print_down(output_console(), home, stopped, run, api, trained)
+    print_down(output_console(), home, stopped, run, trained)
 
 
 def status(
@@ -472,39 +453,3 @@ class _Progress:
         if what != self._last:
             print_line(self._console, f"{what} ...", style="dim")
         self._last = what
-
-
-@examples(
-    """
-  dask scheduler                          on one machine; on each of the others:
-  dask worker tcp://host:8786 --nthreads 1 --nworkers 16 --memory-limit 0
-  eigen workers tcp://host:8786
-  eigen train --preset eigen2 --set scheduler=tcp://host:8786
-"""
-)
-def workers(
-    scheduler: Annotated[str, typer.Argument(help="Address of the scheduler, for example tcp://host:8786.")],
-    as_json: Json = False,
-) -> None:
-    """Show the workers of a Dask scheduler: addresses, threads, CPU, memory, and the runs that they compute."""
-    from eigen_core.common.text import duration, size
-    from eigen_core.workers import worker_command, workers_of
-
-    listed = workers_of(scheduler)
-    if as_json:
-        print_json(listed)
-        return
-    console = output_console()
-    table = PlainTable("worker", "threads", "CPU", "memory", "last seen", "runs", left=("worker", "runs"))
-    for worker in listed:
-        table.add_row(
-            worker.address,
-            str(worker.threads),
-            f"{worker.cpu_percent:.0f} %",
-            size(worker.memory_bytes),
-            f"{duration(worker.seen_seconds_ago)} ago",
-            ", ".join(worker.runs),
-        )
-    table.print(console)
-    if not listed:
-        print_line(console, f"{scheduler} has no workers: start some with {worker_command(scheduler)}")

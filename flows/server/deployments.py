@@ -108,19 +108,6 @@ def deploy(api: str) -> None:
             client.update_deployment(deployment.id, DeploymentUpdate(version=code_version()))
 
 
-def remove(client: SyncPrefectClient) -> None:
-    """Remove Eigen's work pool, deployments, schedules and automations from the server; past flow runs stay listed."""
-    for name in DEPLOYMENTS:
-        with suppress(ObjectNotFound):
-            deployment = client.read_deployment_by_name(name).id
-            for automation in (RESUME_NAME, ZOMBIE_NAME):
-                _delete_automations(client, automation, deployment)
-            remove_alert(client, deployment)
-            client.delete_deployment(deployment)
-    with suppress(ObjectNotFound):
-        client.delete_work_pool(POOL)
-
-
 def is_up_to_date(client: SyncPrefectClient) -> bool:
     """Return whether the server has the deployments of this version of Eigen's code, their automations and schedule."""
     try:

@@ -187,14 +187,12 @@ def bring_down(
     say: Say,
     grace_seconds: float = GRACE_SECONDS,
     components: Collection[Component] = COMPONENTS,
-    before_server: Callable[[], None] = lambda: None,
 ) -> DownResult:
     """Stop those of `components` that `bring_up` started here; with the worker, first its trainings.
 
-    A training that has not ended after `grace_seconds` is killed. Call `before_server` before the server is stopped.
+    A training that has not ended after `grace_seconds` is killed.
     """
     if not home.path.is_dir():
-        before_server()
         return DownResult(None, None, 0, ())
     with home.locked():
         recorded = home.read("worker") if "worker" in components else None
@@ -206,7 +204,6 @@ def bring_down(
             # If the server does not answer, the next `eigen up` reports the killed flow runs to it.
             with suppress(Stopped), client_of(recorded.api) as client:
                 report_lost(client, home)
-        before_server()
         if server is not None:
             say("stopping the server")
             killed += ["server"] * server.process.stop(_END_SECONDS)

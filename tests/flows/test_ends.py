@@ -28,7 +28,7 @@ from eigen_core.machine.memory_guard import MemoryGuardError
 from eigen_core.market.reading import find_source
 from eigen_core.planning.run_plan import RunPlan, RunTooLargeError
 from eigen_core.runs.handle import Run
-from eigen_core.workers import workers_of
+from eigen_core.workers import connected
 from flows.cli.common import END_PIPE
 from flows.cli.run_jobs import IsStopped, JobResult, RunJob
 from flows.server import flow_runs, training_flow
@@ -66,7 +66,7 @@ ERRORS: dict[str, tuple[End, Callable[[], BaseException]]] = {
 }
 PASSING: list[Callable[[], object]] = [
     lambda: find_source(MarketConfig(data="a-disk-that-is-away")),
-    lambda: workers_of("tcp://127.0.0.1:9"),
+    lambda: connected("tcp://127.0.0.1:9"),
 ]
 each_end = pytest.mark.parametrize("end", End)
 each_error = pytest.mark.parametrize(("end", "error"), ERRORS.values(), ids=ERRORS)
@@ -104,7 +104,7 @@ def test_a_process_that_says_nothing_has_failed_or_was_stopped() -> None:
 def test_what_is_away_may_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eigen_core.workers.connection._CONNECTING_SECONDS", 0.5)
     assert [end_of(error_of(call)) for call in PASSING] == [End.OTHER, End.OTHER]
-    assert end_of(error_of(lambda: workers_of("nonsense://"))) is End.REFUSED
+    assert end_of(error_of(lambda: connected("nonsense://"))) is End.REFUSED
 
 
 def test_what_a_run_was_given_is_not_to_blame_once_it_has_begun() -> None:

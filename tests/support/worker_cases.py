@@ -10,7 +10,7 @@ from training_cases import advance, begun, content_for
 
 from eigen_core.config import Config
 from eigen_core.generation import TrainingState, start_training
-from eigen_core.workers import LocalWorkers, WorkerExecutor, workers_of
+from eigen_core.workers import LocalWorkers, WorkerExecutor
 from eigen_core.workers.connection import connected
 
 PENDULUM = small_config(
@@ -50,15 +50,17 @@ def wait_for(executor: WorkerExecutor, workers: int) -> None:
         time.sleep(0.1)
 
 
-def wait_until_listed(workers: LocalWorkers, runs: list[tuple[str, ...]]) -> None:
+def wait_until_released(workers: LocalWorkers) -> None:
+    """Wait until no worker keeps agents of a run."""
     end = time.monotonic() + 60.0
-    while (found := sorted(worker.runs for worker in workers_of(workers.address))) != runs:
-        assert time.monotonic() < end, found
-        time.sleep(0.1)
+    with connected(workers.address) as client:
+        while any(kept := [keys for of in (client.has_what(), client.processing()) for keys in of.values()]):
+            assert time.monotonic() < end, kept
+            time.sleep(0.1)
 
 
 @contextmanager
-def occupied(workers: LocalWorkers, end: Path, count: int, key: str | None = None) -> Iterator[list[str]]:
+def occupied(workers: LocalWorkers, end: Path, count: int) -> Iterator[list[str]]:
     """Let so many workers compute something else until the file `end` is there; return their addresses."""
 
     def compute(begun: str, end: str) -> None:
@@ -74,7 +76,7 @@ def occupied(workers: LocalWorkers, end: Path, count: int, key: str | None = Non
             time.sleep(0.02)
         begun = [end.with_name(f"{end.name}-{place}") for place in range(count)]
         tasks = [
-            client.submit(compute, str(file), str(end), workers=[address], pure=False, key=key)
+            client.submit(compute, str(file), str(end), workers=[address], pure=False)
             for file, address in zip(begun, addresses, strict=False)
         ]
         while not all(file.exists() for file in begun):

@@ -12,7 +12,7 @@ from science_cases import small_config
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 from training_cases import advance, content_of
-from worker_cases import PENDULUM, alone, led, occupied, replaced, wait_until_listed
+from worker_cases import PENDULUM, alone, led, occupied, replaced, wait_until_released
 
 from eigen_core.common.errors import WorkerLostError
 from eigen_core.generation import evaluate
@@ -62,7 +62,7 @@ def test_what_a_worker_raises_is_raised_here_and_nothing_of_the_run_is_left_ther
         with replaced(workers, method, failing_with(error)), pytest.raises(Exception, match=text) as raised:
             evaluate(state)
         # Else the workers would have the run twice when it is tried again, as long as the failure is remembered.
-        wait_until_listed(workers, [(), ()])
+        wait_until_released(workers)
     assert raised.value.__traceback__ is not None
     assert type(raised.value).__name__ == expected
 
@@ -109,7 +109,7 @@ def test_a_worker_that_has_freed_the_run_counts_as_lost(workers: LocalWorkers) -
         advance(state, 1)
         with connected(workers.address) as client:
             client.run_on_scheduler(release)
-        wait_until_listed(workers, [(), ()])
+        wait_until_released(workers)
         with pytest.raises(WorkerLostError, match="was lost while it computed agents"):
             evaluate(state)
         assert content_of(advance(state, 1)) == content_of(alone(config, 2))

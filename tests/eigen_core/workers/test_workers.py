@@ -9,13 +9,12 @@ import threading
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
 from science_cases import small_config
 from training_cases import advance, content_for, content_of
-from worker_cases import PENDULUM, alone, led, occupied, replaced, wait_for, wait_until_listed
+from worker_cases import PENDULUM, alone, led, replaced, wait_for, wait_until_released
 
 from eigen_core.common.errors import InputError, WorkerLostError
 from eigen_core.common.process import code_digest
@@ -25,8 +24,8 @@ from eigen_core.generation import TrainingState, evaluate, evolve, start_trainin
 from eigen_core.machine.allocation import SharedTensor, shares_memory
 from eigen_core.machine.memory_guard import MemoryGuardError
 from eigen_core.task import open_data
-from eigen_core.workers import LocalWorkers, WorkerExecutor, workers_of
-from eigen_core.workers.connection import array_bytes, connected, key_of
+from eigen_core.workers import LocalWorkers, WorkerExecutor
+from eigen_core.workers.connection import array_bytes, connected
 
 pytestmark = pytest.mark.cpu
 
@@ -221,7 +220,7 @@ def test_a_worker_guards_its_memory_and_keeps_nothing_of_what_failed(workers: Lo
     with led(small_config(memory={"limit_gb": 0.05}), workers) as (state, _):
         with pytest.raises(MemoryGuardError) as raised:
             evaluate(state)
-        wait_until_listed(workers, [(), ()])
+        wait_until_released(workers)
     assert raised.value.__traceback__ is not None
     assert (raised.value.phase, raised.value.generation) == ("evaluate", 1)
     assert "50 MB" in str(raised.value)
@@ -235,17 +234,6 @@ def test_a_worker_with_other_code_is_named(workers: LocalWorkers, monkeypatch: p
         pytest.raises(InputError, match=r"worker tls://\S+ runs another version of Eigen's code"),
     ):
         evaluate(state)
-
-
-def test_workers_are_listed_with_their_runs(workers: LocalWorkers, tmp_path: Path) -> None:
-    with led(small_config(), workers) as (state, executor):
-        evaluate(state)
-        listed = workers_of(workers.address)
-        assert [worker.address for worker in listed] == list(executor.workers)
-    assert all("led" in worker.runs and worker.threads == 1 and worker.memory_bytes > 1e8 for worker in listed)
-    # A sweep's worker trains whole runs.
-    with occupied(workers, tmp_path / "end", 1, key=key_of("whole")):
-        wait_until_listed(workers, [(), ("whole",)])
 
 
 @pytest.mark.thorough

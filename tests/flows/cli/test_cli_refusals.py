@@ -149,7 +149,6 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "trust of no edges": (["trust", "--edges", "much", "--out", "trust"], "much"),
     "audit": (["audit", "--data", "none.csv"], "none.csv"),
     "audit of an unknown feature": (["audit", "--set", "market.own_features=unknown"], "unknown"),
-    "workers": (["workers", MISSING], "cannot be reached"),
 }
 
 
@@ -232,7 +231,8 @@ _URL = "http://user:hunter2@127.0.0.1:1/prices.csv"
 
 
 @pytest.mark.parametrize(
-    "command", [("train", "--data", _URL), ("audit", "--data", _URL), ("plan", "--data", _URL), ("workers", _URL)]
+    "command",
+    [("train", "--data", _URL), ("audit", "--data", _URL), ("plan", "--data", _URL), ("sweep", "s", "--runs-on", _URL)],
 )
 def test_a_password_is_refused_and_not_repeated(command: tuple[str, ...]) -> None:
     said = refused(*command)

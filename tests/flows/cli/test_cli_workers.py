@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_cases import document
 from dask_cases import WAIT_SECONDS, dask, dask_worker, free_address, wait_until
 from flow_cases import eigen_environment, run_eigen, small_flow_config, small_settings, started, wait_for_generation
 from gcs_emulator import GcsEmulator
@@ -49,7 +48,6 @@ def test_whatever_is_killed_the_run_ends_with_the_bits_of_one_process(
             wait_until(lambda: generation() >= 1, leader)
             one.kill()
             wait_until(lambda: generation() >= 2, leader)
-            assert [worker["runs"] for worker in document("workers", address)] == [["led"]]
             os.killpg(leader.pid, signal.SIGKILL)
         with started(arguments, environment, tmp_path) as leader:
             reached = generation()

@@ -409,24 +409,6 @@ def test_an_alert_is_set_once_and_removed_with_its_address(client: SyncPrefectCl
             client.read_block_document_by_name("eigen-alert", "webhook")
 
 
-@pytest.mark.thorough
-def test_all_that_was_brought_can_be_removed(client: SyncPrefectClient, deployed: str) -> None:
-    others = client.create_automation(deployments.resume_automation(uuid4()))
-    deployments.set_alert(client, deployments.find_deployment(client).id, "http://127.0.0.1:1/")
-    for _ in range(2):
-        deployments.remove(client)
-        assert not deployments.is_up_to_date(client)
-        assert [found.id for found in client.read_automations()] == [others]
-        for name in (DEPLOYMENT, deployments.CLEANUP):
-            with pytest.raises(ObjectNotFound):
-                client.read_deployment_by_name(name)
-        with pytest.raises(ObjectNotFound):
-            client.read_work_pool(POOL)
-    client.delete_automation(others)
-    deployments.deploy(deployed)
-    assert deployments.is_up_to_date(client)
-
-
 def test_a_server_that_does_not_answer_is_a_sentence() -> None:
     with (
         pytest.raises(Stopped, match=r"The server at http://127\.0\.0\.1:1/api does not answer"),
