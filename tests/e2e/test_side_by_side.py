@@ -6,14 +6,11 @@ from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
-from flow_cases import free_port, small_settings
+from flow_cases import free_port
 from operated import GENERATIONS, Operated, Undisturbed, outcome
-
-from flows.server.deployments import SILENT_SECONDS
 
 pytestmark = pytest.mark.thorough
 
-_MANY_STEPS = 10_000
 _ENOUGH = 1_000
 
 
@@ -103,23 +100,3 @@ def test_a_training_lets_others_train_while_it_is_suspended_and_goes_on_without_
     assert operated.wait_for_end(number) == "Completed"
     assert [found["id"] for found in operated.flow_runs("served")] == [number]
     assert outcome(operated.status("served")) == undisturbed.outcome(GENERATIONS)
-
-
-@pytest.mark.slow
-def test_a_training_that_is_suspended_in_a_long_phase_is_not_taken_for_crashed(operated: Operated) -> None:
-    settings = small_settings(learner={"gradient_steps": _MANY_STEPS})
-    number = operated.submit("paused", settings, GENERATIONS)
-    operated.wait(120, operated.engines, "its process")
-    engine = operated.hold_in("train")
-    operated.suspend(number)
-    engine.resume()
-    suspended = time.monotonic()
-    psutil.wait_procs([engine], timeout=600)
-    heartbeat = float(operated.deployment()["job_variables"]["env"]["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"])
-    # Else no heartbeat has come after the suspension, and there was nothing to be mistaken for.
-    assert time.monotonic() - suspended > heartbeat + 1.0
-    time.sleep(SILENT_SECONDS + heartbeat)
-    assert operated.flow_run(number)["state"]["name"] == "Suspended"
-    assert [found["id"] for found in operated.flow_runs("paused")] == [number]
-    operated.forget(number)
-    shutil.rmtree(operated.store / "paused")

@@ -9,7 +9,7 @@ from functools import partial
 
 import psutil
 import pytest
-from operated import BUSY_SECONDS, GENERATIONS, PHASES, Operated, Undisturbed, is_told_to_stop, outcome
+from operated import BUSY_SECONDS, GENERATIONS, Operated, Undisturbed, is_told_to_stop, outcome
 
 from eigen_core.housekeeping import verify_run
 from eigen_core.runs.handle import Run
@@ -34,6 +34,13 @@ def assert_shown(operated: Operated, run: str, number: str) -> None:
     assert status["run"]["generation"] >= 1
 
 
+def assert_whole(operated: Operated, run: str, generation: int) -> None:
+    """Nothing trains the run, which is undamaged up to this generation."""
+    assert operated.generation(run) == generation
+    assert verify_run(str(operated.store), run, deep=True).damages == ()
+    assert not Run.open(str(operated.store), run).is_running()
+
+
 def assert_down(operated: Operated, run: str) -> None:
     """Nothing runs, and what was trained is told all the same."""
     assert operated.down().startswith("No server or worker of `eigen up` runs")
@@ -43,99 +50,58 @@ def assert_down(operated: Operated, run: str) -> None:
     assert (status["run"]["run"], status["run"]["state"]) == (run, "unfinished")
 
 
-@pytest.mark.parametrize(
-    ("phases", "generations"),
-    [
-        pytest.param(PHASES[3:], GENERATIONS, id="one"),
-        pytest.param(PHASES, 3 * GENERATIONS, id="each", marks=pytest.mark.slow),
-    ],
-)
 def test_a_training_that_was_stopped_in_a_phase_is_whole_and_goes_on(
-    operated: Operated,
-    settings: list[str],
-    undisturbed: Undisturbed,
-    measured: Callable[[str], None],
-    phases: tuple[str, ...],
-    generations: int,
+    operated: Operated, settings: list[str], undisturbed: Undisturbed, measured: Callable[[str], None]
 ) -> None:
-    run = f"stopped-{len(phases)}"
-    operated.submit(run, settings, generations)
-    times = []
-    for phase in phases:
-        operated.wait_for_generation(run, operated.generation(run) + 1, BUSY_SECONDS)
-        engine = operated.hold_in(phase)
-        whole = operated.whole_after(phase)
-        number = operated.flow_runs(run)[-1]["id"]
-        if phase == phases[0]:
-            assert_shown(operated, run, number)
-        with ThreadPoolExecutor(1) as other:
-            down = other.submit(operated.down)
-            operated.wait(BUSY_SECONDS, partial(is_told_to_stop, engine), f"SIGTERM in {phase}", every=0.01)
-            told = time.monotonic()
-            engine.resume()
-            psutil.wait_procs([engine], timeout=BUSY_SECONDS)
-            times.append(f"{phase} {time.monotonic() - told:.1f} s")
-            said = down.result()
-        assert "killed" not in said
-        assert operated.generation(run) == whole, phase
-        assert f"its last checkpoint is generation {whole} of" in said
-        assert verify_run(str(operated.store), run, deep=True).damages == ()
-        assert not Run.open(str(operated.store), run).is_running()
-        if phase == phases[0]:
-            assert_down(operated, run)
-        up = time.monotonic()
-        operated.up()
-        assert operated.flow_run(number)["state"]["name"] == "Crashed"
-        operated.wait_for_generation(run, whole + 1, BUSY_SECONDS)
-        measured(f"`eigen down` in {phase}, `eigen up`: next generation after {time.monotonic() - up:.1f} s")
-    resumes = len(phases)
-    assert operated.finish(run, resumes) == ["Crashed"] * resumes + ["Completed"]
-    assert outcome(operated.status(run)) == undisturbed.outcome(generations)
-    measured(f"stopped, and the process has ended: {', '.join(times)}")
-
-
-_ENOUGH = 1_000
-
-
-@pytest.mark.parametrize(
-    "phases", [pytest.param(PHASES[1:2], id="one"), pytest.param(PHASES, id="each", marks=pytest.mark.slow)]
-)
-def test_a_training_cancelled_in_a_phase_is_whole_and_goes_on(
-    operated: Operated,
-    settings: list[str],
-    undisturbed: Undisturbed,
-    measured: Callable[[str], None],
-    phases: tuple[str, ...],
-) -> None:
-    run = f"cancelled-{len(phases)}"
-    names, times = [], []
-    for phase in phases:
-        # Each flow run goes on with what the cancelled one before has left.
-        number = operated.submit(run, settings, _ENOUGH)
-        before = operated.generation(run)
-        operated.wait_for_generation(run, before + 1)
-        engine = operated.hold_in(phase)
-        whole = operated.whole_after(phase)
-        operated.cancel(number)
-        operated.wait(60, partial(is_told_to_stop, engine), f"SIGTERM in {phase}", every=0.01)
+    run = "stopped"
+    operated.submit(run, settings, GENERATIONS)
+    operated.wait_for_generation(run, 1, BUSY_SECONDS)
+    engine = operated.hold_in("checkpoint")
+    whole = operated.whole_after("checkpoint")
+    number = operated.flow_runs(run)[-1]["id"]
+    assert_shown(operated, run, number)
+    with ThreadPoolExecutor(1) as other:
+        down = other.submit(operated.down)
+        operated.wait(BUSY_SECONDS, partial(is_told_to_stop, engine), "SIGTERM", every=0.01)
         told = time.monotonic()
         engine.resume()
-        psutil.wait_procs([engine], timeout=30)
-        times.append(f"{phase} {time.monotonic() - told:.1f} s")
-        assert not engine.is_running(), phase
-        assert operated.wait_for_end(number) == "Cancelled"
-        # Who cancels a training does not want it back.
-        operated.wait(30, lambda: not operated.is_resuming(), "the schedule to be off")
-        assert operated.generation(run) == whole, phase
-        assert verify_run(str(operated.store), run, deep=True).damages == ()
-        assert not Run.open(str(operated.store), run).is_running()
-        names.append(operated.flow_run(number)["name"])
-    assert len(set(names)) == len(phases), names
+        psutil.wait_procs([engine], timeout=BUSY_SECONDS)
+        measured(f"stopped in checkpoint, and the process has ended: {time.monotonic() - told:.1f} s")
+        said = down.result()
+    assert "killed" not in said
+    assert f"its last checkpoint is generation {whole} of" in said
+    assert_whole(operated, run, whole)
+    assert_down(operated, run)
+    up = time.monotonic()
+    operated.up()
+    assert operated.flow_run(number)["state"]["name"] == "Crashed"
+    operated.wait_for_generation(run, whole + 1, BUSY_SECONDS)
+    measured(f"`eigen down` in checkpoint, `eigen up`: next generation after {time.monotonic() - up:.1f} s")
+    assert operated.finish(run) == ["Crashed", "Completed"]
+    assert outcome(operated.status(run)) == undisturbed.outcome(GENERATIONS)
+
+
+def test_a_training_cancelled_in_a_phase_is_whole_and_is_not_resumed(
+    operated: Operated, settings: list[str], undisturbed: Undisturbed, measured: Callable[[str], None]
+) -> None:
+    run = "cancelled"
+    number = operated.submit(run, settings, 1_000)
+    operated.wait_for_generation(run, 1)
+    engine = operated.hold_in("train")
+    whole = operated.whole_after("train")
+    operated.cancel(number)
+    operated.wait(60, partial(is_told_to_stop, engine), "SIGTERM", every=0.01)
+    told = time.monotonic()
+    engine.resume()
+    psutil.wait_procs([engine], timeout=30)
+    measured(f"cancelled in train, and the process has ended: {time.monotonic() - told:.1f} s")
+    assert not engine.is_running()
+    assert operated.wait_for_end(number) == "Cancelled"
+    # Who cancels a training does not want it back.
+    operated.wait(30, lambda: not operated.is_resuming(), "the schedule to be off")
+    assert_whole(operated, run, whole)
     operated.wait(30, operated.is_idle, "the end of what was asked for")
-    assert len(operated.flow_runs(run)) == len(phases)
-    history = outcome(operated.status(run))
-    assert len(history) >= len(phases)
-    assert history == undisturbed.outcome(len(history))
+    assert len(operated.flow_runs(run)) == 1
+    assert outcome(operated.status(run)) == undisturbed.outcome(whole)
     # The next crash, of whatever run, would go on with it.
     shutil.rmtree(operated.store / run)
-    measured(f"cancelled, and the process has ended: {', '.join(times)}")

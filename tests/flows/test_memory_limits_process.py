@@ -1,15 +1,12 @@
 """Trainings under limits below their need end by the plan or the guard, and what they had stays; `make limits`.
 
-Real processes of `eigen train`, with a phase that takes what no plan knows; some are for the night.
+Real processes of `eigen train`, with a phase that takes what no plan knows.
 """
-
-from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 
-from benchmarks.limits import BEGUN, RUN, Kind, Limiter, Need, below_the_need, run, with_appetite
+from benchmarks.limits import BEGUN, RUN, Limiter, Need, below_the_need, with_appetite
 from eigen_core.common.randomness import keyed_generator
 from flows.server.flows import train_flow
 
@@ -37,23 +34,12 @@ def need(limiter: Limiter) -> Need:
     return limiter.plan((LEAST_RESIDENT, LEAST_RESIDENT), LEAST_ADDRESSES)
 
 
-@pytest.mark.parametrize(
-    ("phase", "kind"),
-    [
-        pytest.param("evaluate", "memory.limit_gb", marks=pytest.mark.slow),
-        ("train", "RLIMIT_AS"),
-        pytest.param("evolve", "memory.limit_gb", marks=pytest.mark.slow),
-        pytest.param("checkpoint", "memory.limit_gb", marks=pytest.mark.slow),
-    ],
-)
 @pytest.mark.thorough
-def test_a_phase_that_takes_what_no_plan_knows_is_ended_by_the_guard(
-    limiter: Limiter, need: Need, phase: str, kind: Kind
-) -> None:
-    case = with_appetite(phase, kind, need, keyed_generator(3, 0, "test", phase, "limits"))
-    outcome = limiter.run(case, phase, need)
-    limiter.compare(outcome, phase, limiter.facts("undisturbed"))
-    assert (outcome.by, outcome.phase, outcome.faults) == ("guard", phase, [])
+def test_a_phase_that_takes_what_no_plan_knows_is_ended_by_the_guard(limiter: Limiter, need: Need) -> None:
+    case = with_appetite("train", "RLIMIT_AS", need, keyed_generator(3, 0, "test", "train", "limits"))
+    outcome = limiter.run(case, "train", need)
+    limiter.compare(outcome, "train", limiter.facts("undisturbed"))
+    assert (outcome.by, outcome.phase, outcome.faults) == ("guard", "train", [])
 
 
 @pytest.mark.thorough
@@ -61,11 +47,3 @@ def test_a_training_that_does_not_fit_is_refused_by_its_plan(limiter: Limiter, n
     case = below_the_need("memory.limit_gb", need, keyed_generator(3, 0, "test", "plan", "limits"))
     outcome = limiter.run(case, "refused", need)
     assert (outcome.by, outcome.faults) == ("plan", [])
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("prefect_api")
-def test_twenty_runs_under_limits_end_by_plan_or_guard(tmp_path: Path) -> None:
-    _, outcomes = run(Limiter(tmp_path), 20, 2, Console(quiet=True))
-    assert [fault for outcome in outcomes for fault in outcome.faults] == []
-    assert len(outcomes) == 20

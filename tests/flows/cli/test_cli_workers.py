@@ -1,4 +1,4 @@
-"""Runs with each learner, and with agents that other processes compute: killed, they end with the same bits."""
+"""A run with agents that other processes compute: whatever is killed, it ends with the same bits."""
 
 import os
 import signal
@@ -8,14 +8,11 @@ from typing import Any
 
 import pytest
 from dask_cases import WAIT_SECONDS, dask, dask_worker, free_address, wait_until
-from flow_cases import eigen_environment, run_eigen, small_flow_config, small_settings, started, wait_for_generation
+from flow_cases import eigen_environment, run_eigen, small_settings, started
 from gcs_emulator import GcsEmulator
-from science_cases import LEARNER_OF_TASK
 
-from benchmarks.kill_training import facts_of
 from eigen_core.checkpoint.run_contents import RunContents
 from eigen_core.checkpoint.store_location import open_store
-from eigen_core.config import registry
 from eigen_core.runs.handle import status_of
 
 GENERATIONS = 6
@@ -71,36 +68,3 @@ def test_whatever_is_killed_the_run_ends_with_the_bits_of_one_process(
 
 def outcome(store: str, run: str) -> list[Mapping[str, Any]]:
     return [record.model_dump() for record in status_of(store, run).history]
-
-
-FEW_GENERATIONS = 4
-
-
-# Other tests of commands kill runs with DDPG, and each learner is resumed in one process.
-@pytest.mark.slow
-@pytest.mark.parametrize("learner", registry.LEARNERS)
-def test_a_killed_run_goes_on_to_the_end_of_an_uninterrupted_one(
-    learner: str, with_server: dict[str, str], tmp_path: Path
-) -> None:
-    task = {"task": LEARNER_OF_TASK[learner]} if learner in LEARNER_OF_TASK else {}
-    sections = task | {
-        "learner": {"algorithm": learner},
-        "market": {"holdout_days": 60},
-        "reporting": {"plot_every": 1},
-    }
-    config = small_flow_config(tmp_path / "runs", generations=FEW_GENERATIONS, **sections)
-
-    def command(name: str) -> list[str]:
-        return ["train", "--run", name, "--generations", str(FEW_GENERATIONS), *small_settings(**sections)]
-
-    run_eigen(command("whole"), environment=with_server, folder=tmp_path, timeout=300.0, code=0)
-    with started(command("killed"), with_server, tmp_path) as process:
-        wait_for_generation(process, tmp_path / "runs", "killed", 2)
-        os.killpg(process.pid, signal.SIGKILL)
-    run_eigen(["resume", "killed"], environment=with_server, folder=tmp_path, timeout=300.0, code=0)
-    ends = [facts_of(config.model_dump(mode="json"), name, {}) for name in ("whole", "killed")]
-    assert ends[0] == ends[1]
-    whole, killed = (status_of(str(tmp_path / "runs"), name) for name in ("whole", "killed"))
-    assert whole.history[-1].learning is not None
-    assert whole.holdout is not None
-    assert whole.holdout == killed.holdout
