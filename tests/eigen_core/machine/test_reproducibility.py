@@ -15,7 +15,7 @@ from eigen_core.machine.reproducibility import is_batch_invariant
 pytestmark = pytest.mark.cpu
 
 GROUPS = Path(__file__).parents[1] / "generation" / "test_groups_and_threads.py"
-CASE = "test_groups_and_threads_change_no_bit[tcn-one critic-portfolio-2]"
+CASE = "test_groups_and_threads_change_no_bit[tcn-False-True-2]"
 
 SUPPORT = Path(__file__).parents[2] / "support"
 
