@@ -11,8 +11,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from flow_cases import eigen_environment
-
 from flows.server.state_directory import LocalProcess, ProcessRecord, StateDirectory
 
 ROOT = Path(__file__).parents[2]
@@ -84,15 +82,3 @@ def record_of(
 ) -> ProcessRecord:
     log, folder = home.path / "some.log", home.path.parent
     return ProcessRecord(process=LocalProcess.of(pid), api=api, log=log, folder=folder, store=store)
-
-
-def operator_environment(home: Path, **extra: str) -> dict[str, str]:
-    """The environment of a user of `eigen up`: every service of the server as it comes, this tree's code."""
-    kept = eigen_environment(home, **extra)
-    services = [name for name in kept if name.startswith("PREFECT_SERVER_SERVICES_")]
-    return {
-        **{name: value for name, value in kept.items() if name not in services},
-        "PYTHONPATH": str(ROOT),
-        # Saves seconds in a new home.
-        "PREFECT_API_BLOCKS_REGISTER_ON_START": "false",
-    }

@@ -1,42 +1,36 @@
 """`eigen up` in its less usual forms, for real; tests/e2e has the usual one, with trainings."""
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from flow_cases import free_port, run_eigen, started
-from operation_cases import operator_environment, record_of, sleeping
+from flow_cases import free_port, started
+from operated import Operated
+from operation_cases import record_of, sleeping
 
 from flows.server.state_directory import COMPONENTS, StateDirectory
 from flows.server.up import DownResult, bring_down
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    yield tmp_path
-    home = StateDirectory(tmp_path / ".eigen")
-    for record in [home.read(part) for part in COMPONENTS]:
-        if record is not None:
-            record.process.kill()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["SIGTERM", "eigen down"])
-def test_in_the_foreground_it_ends_with_what_it_started(folder: Path, way: str) -> None:
-    home, command = StateDirectory(folder / ".eigen"), ["up", "--port", str(free_port()), "--foreground"]
-    environment = operator_environment(folder / "prefect")
-    with started(command, environment, folder) as process:
-        assert process.stdout is not None
-        assert any("PREFECT_API_URL" in line for line in iter(process.stdout.readline, ""))
-        components = [home.running("server"), home.running("worker")]
-        if way == "SIGTERM":
-            process.send_signal(signal.SIGTERM)
-        else:
-            run_eigen(["down"], environment=environment, folder=folder, code=0)
-        # A loop in a shell that restarts it ends too.
-        assert process.wait(60.0) == 0
-    assert all(record is not None and not record.process.is_alive() for record in components)
+def test_in_the_foreground_it_ends_with_what_it_started(tmp_path: Path, way: str) -> None:
+    operated = Operated(tmp_path)
+    command = ["up", "--port", str(free_port()), "--foreground"]
+    try:
+        with started(command, operated.environment, operated.folder) as process:
+            assert process.stdout is not None
+            assert any("PREFECT_API_URL" in line for line in iter(process.stdout.readline, ""))
+            components = [StateDirectory(operated.home).running(part) for part in COMPONENTS]
+            if way == "SIGTERM":
+                process.send_signal(signal.SIGTERM)
+            else:
+                operated.down()
+            # A loop in a shell that restarts it ends too.
+            assert process.wait(60.0) == 0
+        assert all(component is not None and not component.process.is_alive() for component in components)
+    finally:
+        operated.kill_all()
 
 
 def test_a_training_that_a_worker_begins_while_it_ends_is_asked_to_stop_too(tmp_path: Path) -> None:
