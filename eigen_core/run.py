@@ -28,7 +28,6 @@ from eigen_core.machine.gpu import visible_gpus
 from eigen_core.machine.memory_guard import MemoryGuard, MemoryGuardError
 from eigen_core.machine.memory_usage import release_free_memory, tune_allocator
 from eigen_core.machine.performance import computing_threads
-from eigen_core.machine.profiling import profiled
 from eigen_core.memory_watch import MemoryWatch
 from eigen_core.planning.memory_parts import local_worker_count
 from eigen_core.planning.run_plan import require_fit
@@ -394,7 +393,7 @@ def computed_by_workers(run: str, state: TrainingState, data: TaskData, local: "
 
 
 def _guarded(guard: MemoryGuard, phase: str, generation: int, compute: Callable[[], list[str]]) -> None:
-    with guard.phase(phase, generation), profiled(phase, generation):
+    with guard.phase(phase, generation):
         details = compute()
     usage = guard.phases[-1]
     seconds = usage.ended - usage.began

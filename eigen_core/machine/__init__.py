@@ -1,1 +1,1 @@
-"""The machine of a run: memory limits, use, guard, reports; threads, chunk sizes, profiles, GPUs, reproducibility."""
+"""The machine of a run: memory limits, use, guard, reports; threads, chunk sizes, GPUs, reproducibility."""

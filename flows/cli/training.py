@@ -3,9 +3,8 @@
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Console
@@ -13,7 +12,6 @@ from rich.console import Console
 from eigen_core.checkpoint.store import StoreUnavailableError, check_run_name, default_run_name
 from eigen_core.checkpoint.store_location import require_store
 from eigen_core.common.errors import InputError, SchedulerLostError, Stopped, StoppedByMemory, WorkerLostError
-from eigen_core.common.files import require_own_files
 from eigen_core.common.process import set_umask
 from eigen_core.runs.listener import observed_by
 from flows.cli.common import (
@@ -26,7 +24,7 @@ from flows.cli.common import (
     run_options,
     store_of,
 )
-from flows.cli.console import ConsoleHandler, Display, display_on, output_console, print_line, say, stop_signals
+from flows.cli.console import ConsoleHandler, Display, display_on, output_console, say, stop_signals
 from flows.cli.plan import refused_with_its_plan
 from flows.cli.runs import print_ending
 from flows.cli.server import print_run_page
@@ -52,18 +50,11 @@ def train(
     *,
     options: RunOptions,
     fresh: Annotated[bool, flag("--fresh", "Refuse to continue an existing run.")] = False,
-    profile: Annotated[
-        bool, flag("--profile", "Profile the second generation of this process; files in NAME-profile/.")
-    ] = False,
 ) -> None:
     """Train a run; if a run of this name exists and has the same settings, continue it."""
     config = options.config()
     name = default_run_name(config.preset) if options.run is None else options.run
-    if profile:
-        # Read when torch is imported; otherwise its profiler logs each start and stop.
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     with prepared_to_train(name, config.checkpoint.store) as display:
-        from eigen_core.machine.profiling import Profile, profiled_to
         from eigen_core.runs.handle import Run
 
         run = Run.of(config, name)
@@ -72,17 +63,7 @@ def train(
                 f"Run '{name}' exists in {run.location.store.url}: choose another name, or leave out --fresh."
             )
         config = run.config_to_train(config)
-        # The first generation of a process warms up caches and allocators.
-        profiled = None
-        if profile:
-            profiled = Profile(
-                require_own_files(Path.cwd(), f"{name}-profile"), min(run.generation + 2, config.generations)
-            )
-        with nullcontext() if profiled is None else profiled_to(profiled):
-            _train(config, run, display)
-        if profiled is not None:
-            found = "a trace and a table of operators for each phase" if profiled.folder.exists() else "nothing"
-            print_line(display.console, f"Profile of generation {profiled.generation}: {found} in {profiled.folder}")
+        _train(config, run, display)
 
 
 @run_options("assignments", "store", "device")

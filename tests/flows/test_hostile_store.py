@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock, patch
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -37,7 +37,6 @@ from eigen_core.config.machine_settings import MACHINE_SETTINGS
 from eigen_core.config.model import merge
 from eigen_core.config.stored import stored_values
 from eigen_core.generation import evaluate, evolve, hold_out, snapshot, start_training, train
-from eigen_core.machine.profiling import Profile
 from eigen_core.market import build_panel
 from eigen_core.reporting.trackers import make_database
 from eigen_core.runs.journals import BlockedError, count_attempt
@@ -291,7 +290,6 @@ _BESIDE_RUNS = {
     "runs/walks/mine/mine-fold-1-seed-1.log": _WALK,
     "runs/looks": ("backtest", "run"),
     "runs/looks-chain": ("backtest", "run"),
-    "run-profile": ("train", "--run", "run", "--profile"),
     ".eigen": ("status",),
     ".eigen/.gitignore": ("up",),
     ".eigen/server.log": ("up",),
@@ -335,14 +333,10 @@ def _ignore(path: Path) -> None:
         pass
 
 
-_TAKEN = MagicMock(export_chrome_trace=lambda path: Path(path).write_text("trace"))
-_TAKEN.key_averages.return_value.table.return_value = "table"
 _CHANGED_IN_PLACE: dict[str, Callable[[Path], object]] = {
     "runs/run/lock": lambda path: FileLock(path).require("Run 'run'"),
     "runs/mlflow.db": lambda path: make_database(path, path.with_name("run")),
     "runs/.sweeps/mine.log": _log_a_trial,
-    "run-profile/train.txt": lambda path: Profile(path.parent, 1).write("train", _TAKEN),
-    "run-profile/train.trace.json.gz": lambda path: Profile(path.parent, 1).write("train", _TAKEN),
     ".eigen/lock": _ignore,
     ".eigen/.gitignore": _ignore,
     ".eigen/server.log": _log_the_server,

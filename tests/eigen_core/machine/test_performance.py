@@ -1,13 +1,10 @@
-"""Chunk sizes are parts of about the same size, threads are chosen by steps that are needed anyway, and profiles."""
+"""Chunk sizes are parts of about the same size, threads are chosen by steps that are needed anyway."""
 
-import gzip
-import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -23,7 +20,6 @@ from eigen_core.machine.performance import (
     encoded_at_once,
     playing_at_once,
 )
-from eigen_core.machine.profiling import Profile, profiled, profiled_to
 
 pytestmark = pytest.mark.cpu
 
@@ -166,31 +162,3 @@ def test_threads_sleep_while_they_wait_unless_the_user_wants_otherwise() -> None
     assert spins(PROGRAM) == 0
     assert spins(PROGRAM, OMP_WAIT_POLICY="ACTIVE") > 0
     assert spins("import torch") > 0
-
-
-def calls_of(table: Path) -> dict[str, int]:
-    """Return the calls of each operator: the first and the last column of the profiler's table."""
-    rows = [line.split() for line in table.read_text().splitlines() if line.strip().startswith("aten::")]
-    return {row[0]: int(row[-1]) for row in rows}
-
-
-def test_the_phases_of_one_generation_are_profiled_and_one_that_is_tried_again_counts_once(tmp_path: Path) -> None:
-    values = torch.ones(4)
-    profile = Profile(tmp_path / "profile", generation=2)
-    with profiled_to(profile):
-        with pytest.raises(RuntimeError), profiled("train", 2):
-            raise RuntimeError
-        assert not profile.folder.exists()
-        for generation in (1, 2, 3):
-            with profiled("evaluate", generation):
-                for _ in range(generation):
-                    values.cos()
-            for _ in range(2):
-                with profiled("train", generation):
-                    values.sin()
-    evaluate, train = (calls_of(profile.folder / f"{phase}.txt") for phase in ("evaluate", "train"))
-    assert evaluate["aten::cos"] == 2
-    assert train["aten::sin"] == 1
-    assert "aten::cos" not in train
-    trace = json.loads(gzip.decompress((profile.folder / "train.trace.json.gz").read_bytes()))
-    assert "aten::sin" in {event.get("name") for event in trace["traceEvents"]}

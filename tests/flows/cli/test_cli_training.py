@@ -88,21 +88,6 @@ def tensorboard_steps(folder: Path) -> list[tuple[str, int]]:
 
 
 @pytest.mark.usefixtures("whole")
-def test_a_profile_shows_the_operators_of_each_phase_and_changes_no_bit(
-    environment: dict[str, str], folder: Path, prefect_api_url: str
-) -> None:
-    arguments = [*train_arguments("profiled", 2), "--profile"]
-    served = {**environment, "PREFECT_API_URL": prefect_api_url}
-    ended = run_eigen(arguments, environment=served, folder=folder, code=0)
-    assert outcome(shown("profiled", folder)) == outcome(shown("whole", folder))[:2]
-    written = folder / "profiled-profile"
-    assert f"Profile of generation 2: a trace and a table of operators for each phase in {written}" in ended.stdout
-    for phase in ("evaluate", "train", "evolve"):
-        assert (written / f"{phase}.trace.json.gz").stat().st_size > 0
-        assert "aten::add" in (written / f"{phase}.txt").read_text()
-
-
-@pytest.mark.usefixtures("whole")
 def test_what_is_written_only_its_owner_may_read(folder: Path, session_folder: Path) -> None:
     modes = {
         path: path.stat().st_mode & 0o777
