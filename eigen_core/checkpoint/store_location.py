@@ -4,7 +4,6 @@ import re
 import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from urllib.parse import unquote
 
 from eigen_core.checkpoint.store import GcsLocation, LocalStore, Store
 from eigen_core.common.errors import InputError
@@ -18,14 +17,14 @@ _PREFIX_PART = re.compile(r"(?!\.)[A-Za-z0-9._=+-]{1,200}")
 
 
 def gcs_location(store: str) -> GcsLocation | None:
-    """Return the location of a `gs://` URL, None for a path or `file://` URL; `InputError` for any other `store`."""
+    """Return the location of a `gs://` URL, None for a path; `InputError` for any other `store`."""
     if has_credentials(store):
         raise InputError(
             "The store has a user or a password in its URL: leave it out, and name a key file with "
             "GOOGLE_APPLICATION_CREDENTIALS."
         )
     scheme = _scheme(store)
-    if scheme in ("", "file"):
+    if not scheme:
         return None
     if scheme not in ("gs", "gcs"):
         raise InputError(
@@ -49,7 +48,7 @@ def gcs_location(store: str) -> GcsLocation | None:
 
 
 def store_folder(store: str) -> Path:
-    """Return the absolute path of the folder at a path or `file://` URL; `InputError` if `store` is neither."""
+    """Return the absolute path of a folder; `InputError` if `store` is none."""
     if not store or "\0" in store:
         raise InputError("The store's path is empty or has a zero byte: give a folder, such as 'runs'.")
     if _SCHEME_WITHOUT_SLASHES.match(store):
@@ -57,22 +56,12 @@ def store_folder(store: str) -> Path:
             f"The store '{store}' is neither clearly a folder nor a URL: write gs://bucket/prefix, or ./{store} "
             "for a folder."
         )
-    scheme = _scheme(store)
-    if not scheme:
-        try:
-            return Path(store).expanduser().absolute()
-        except RuntimeError as error:
-            raise InputError(f"The home folder in the path '{store}' is not known: write the whole path.") from error
-    host, slash, path = store.partition("://")[2].partition("/")
-    folder = slash + unquote(path)
-    # An unescaped question mark or hash would start the URL's query or fragment.
-    fits = host in ("", "localhost") and slash and not set(path) & set("?#") and "\0" not in folder
-    if scheme != "file" or not fits:
-        raise InputError(
-            f"The store '{store}' is no folder on this machine: give a path, such as 'runs', or a URL like "
-            "file:///data/runs."
-        )
-    return Path(folder)
+    if _scheme(store):
+        raise InputError(f"The store '{store}' is no folder on this machine: give a path, such as 'runs'.")
+    try:
+        return Path(store).expanduser().absolute()
+    except RuntimeError as error:
+        raise InputError(f"The home folder in the path '{store}' is not known: write the whole path.") from error
 
 
 def _scheme(store: str) -> str:
@@ -122,7 +111,7 @@ def store_from_environment(environ: Mapping[str, str]) -> str | None:
 
 
 def open_store(url: str) -> Store:
-    """Return the store at a folder's path, a `file://` URL or `gs://bucket/prefix`; `InputError` for anything else."""
+    """Return the store at a folder's path or `gs://bucket/prefix`; `InputError` for anything else."""
     location = gcs_location(url)
     if location is None:
         return LocalStore(store_folder(url))

@@ -2,10 +2,8 @@
 
 import os
 import platform
-import re
 import shutil
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -19,7 +17,7 @@ from rich.console import Console
 from eigen_core.checkpoint.store import ANOTHER_FOLDER, LocalStore, StoreUnavailableError, call_with_timeout
 from eigen_core.checkpoint.store_location import is_remote, require_store, run_root
 from eigen_core.common.errors import InputError
-from eigen_core.common.files import explained, nearest_existing
+from eigen_core.common.files import nearest_existing, require_place
 from eigen_core.common.text import size
 from flows.cli.common import EXIT_OTHER, Json, RunOptions, run_options
 from flows.cli.console import output_console, print_json, print_line
@@ -133,12 +131,10 @@ class Doctor:
         limit = device_limit(device)
         if limit is not None:
             free, _ = torch.cuda.mem_get_info(device)
-            found = f"{device} (device={self._config.device}): {limit}, {size(free)} of it free now; {_driver()}"
-            return "ok", found, ""
+            return "ok", f"{device} (device={self._config.device}): {limit}, {size(free)} of it free now", ""
         found = f"cpu (device={self._config.device}), {usable_cores()} of {os.cpu_count()} cores"
         if self._config.device == "cpu":
             return "ok", found, ""
-        found = f"{found}; {_driver()}"
         if torch.version.cuda is not None:
             advice = "Run nvidia-smi to check the driver. Start a container with --gpus all."
             return "warning", f"{found}; torch is built for CUDA and finds no GPU", advice
@@ -183,7 +179,9 @@ class Doctor:
         return "ok", "no Prefect server is configured: training works without it; `eigen up` starts one", ""
 
     def _store(self) -> Found:
-        _require_usable(self._folder)
+        require_place(self._folder / "run", ANOTHER_FOLDER)
+        if self._folder.is_dir():
+            LocalStore(self._folder).check()
         there = "" if self._folder.is_dir() else ", made by the first training"
         found = f"the folder {self._folder}{there}"
         url = self._config.checkpoint.store
@@ -245,24 +243,3 @@ class Doctor:
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or ["no more is known"])[0]
-
-
-def _driver() -> str:
-    try:
-        # "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar ..."
-        number = re.search(r"\d+\.[\d.]+", _DRIVER.read_text())
-    except OSError:
-        return "no NVIDIA driver"
-    return f"NVIDIA driver {number[0]}" if number else "an NVIDIA driver"
-
-
-def _require_usable(folder: Path) -> None:
-    """Test all file operations of a store in a folder; if it is missing, in its nearest existing parent folder."""
-    if folder.is_dir():
-        LocalStore(folder).check()
-        return
-    parent = nearest_existing(folder)
-    with explained("make a folder in", parent, ANOTHER_FOLDER):
-        made = tempfile.TemporaryDirectory(prefix=".eigen-doctor-", dir=parent)
-    with made as scratch:
-        LocalStore(Path(scratch)).check()

@@ -59,13 +59,7 @@ def print_up(console: Console, home: "StateDirectory", brought: "UpResult", resu
         _print_fact(console, "for prefect", f"export PREFECT_API_URL={shlex.quote(brought.api)}")
 
 
-def print_down(
-    console: Console,
-    home: "StateDirectory",
-    stopped: "DownResult",
-    run: "RunStatus | None",
-    trained: "FlowRunStatus | None" = None,
-) -> None:
+def print_down(console: Console, home: "StateDirectory", stopped: "DownResult") -> None:
     if stopped.worker is None and stopped.server is None:
         print_line(console, f"No server or worker of `eigen up` runs, by the records in {home.path}.")
         return
@@ -73,11 +67,8 @@ def print_down(
         if record is not None:
             how = "killed: it did not stop in time" if component in stopped.killed else "stopped"
             _print_fact(console, component, f"{how} (process {record.process.pid})")
-    if run is not None:
-        _print_fact(console, "training", "run ", (run.run, "bold"), f" was asked to stop; {_last_checkpoint(run)}")
-    elif stopped.trainings and trained is not None and trained.run is not None:
-        _print_fact(console, "training", "run ", (trained.run, "bold"), " was asked to stop before it began")
-    if stopped.trainings and (run is None or run.state == "unfinished"):
+    if stopped.trainings:
+        _print_fact(console, "training", "was asked to stop; eigen status shows its last checkpoint")
         _print_fact(console, "go on", "eigen up resumes the run")
 
 
@@ -233,15 +224,10 @@ def down(
 ) -> None:
     """Stop the training, the worker and the server that `eigen up` has started here."""
     _environment()
-    from flows.server import status
     from flows.server.up import bring_down
 
     home = _state_directory()
-    worker = home.running("worker")
-    trained = status.active_flow_run(worker, home)
-    stopped = bring_down(home, _Progress(), grace)
-    run = status.run_of(worker, trained) if stopped.trainings else None
-    print_down(output_console(), home, stopped, run, trained)
+    print_down(output_console(), home, bring_down(home, _Progress(), grace))
 
 
 def status(

@@ -15,14 +15,13 @@ from typing import Self, cast
 from uuid import UUID
 
 import httpx
-from prefect.artifacts import create_markdown_artifact, create_table_artifact
+from prefect.artifacts import create_markdown_artifact
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.context import SyncClientContext
 from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 from prefect.settings import PREFECT_API_REQUEST_TIMEOUT, PREFECT_CLIENT_MAX_RETRIES, Settings, temporary_settings
 
-from eigen_core.reporting.tables import Row
 from flows.server.servers import answers
 
 KINDS = ("data", "memory", "plan")
@@ -71,11 +70,6 @@ def _update(artifact: UUID, markdown: str, description: str) -> bool:
             raise
         return False
     return True
-
-
-def publish_cleaning(description: str, rows: list[Row]) -> None:
-    with client_or_warning("The table of the cleanup was not sent to Prefect", get_run_logger()):
-        create_table_artifact(table=rows, key="cleanup", description=description)
 
 
 def server_is_there() -> bool:

@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from prefect import flow, runtime
 from prefect.client.schemas.objects import State
@@ -23,9 +23,6 @@ from eigen_core.config.model import CheckpointConfig
 from flows.server.flow_runs import initial_name, stop_resuming
 from flows.server.prefect_internals import keep_training_without_slot
 from flows.server.prefect_settings import FOLDER_VARIABLE
-
-if TYPE_CHECKING:
-    from eigen_core.housekeeping import CleanedRun
 
 if folder := os.environ.get(FOLDER_VARIABLE):
     # In a temporary folder, where Prefect loads this file and its imports, a relative store would be lost.
@@ -177,22 +174,13 @@ def cleanup_flow(grace_hours: Annotated[float, Field(ge=0)] = 24.0, dry_run: boo
     """
     # Imported here as in `train_flow`.
     from eigen_core.housekeeping import clean_runs
-    from flows.server.artifacts import publish_cleaning
 
     store = store_from_environment(os.environ) or CheckpointConfig().store
     cleaned = clean_runs(store, None, grace_hours * 3_600.0, dry_run=dry_run)
     freed = sum(run.bytes_freed for run in cleaned)
     what = f"Dry run of a cleanup of {store}: nothing is removed" if dry_run else f"Cleanup of the runs in {store}"
     get_run_logger().info("%s, %d runs, %s", what, len(cleaned), size(freed))
-    publish_cleaning(what, [_row(run) for run in cleaned])
+    for run in cleaned:
+        done = f"{len(run.stored.generations)} generations, {len(run.stored.blobs)} files, {size(run.bytes_freed)}"
+        get_run_logger().info("%s: %s", run.run, run.skipped or done)
     return freed
-
-
-def _row(run: "CleanedRun") -> dict[str, str | int | float | None]:
-    return {
-        "run": run.run,
-        "generations removed": len(run.stored.generations),
-        "files removed": len(run.stored.blobs),
-        "freed (MB)": round(run.bytes_freed / 1e6, 1),
-        "skipped": run.skipped or "",
-    }

@@ -17,7 +17,7 @@ import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from eigen_core.checkpoint.locks import FileLock, ProcessIdentity
-from eigen_core.checkpoint.store_location import is_remote, store_folder, store_from_environment
+from eigen_core.checkpoint.store_location import is_remote, store_from_environment
 from eigen_core.common.errors import InputError, Stopped
 from eigen_core.common.files import ForeignPlaceError, explained, open_to_append, place, replacing
 from eigen_core.common.process import default_cache_root
@@ -291,8 +291,6 @@ def absolute_store(store: str, folder: Path) -> str:
     """Return a store's absolute path (a relative one begins in `folder`); a remote store's URL stays as it is."""
     if is_remote(store):
         return store
-    if store.startswith("file:"):
-        return str(store_folder(store))
     return str(folder / os.path.expanduser(store))
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, InstanceOf, PlainSerializer, field_serializer
 
 from eigen_core.checkpoint.store import StoreUnavailableError
-from eigen_core.common.errors import InputError, Stopped
+from eigen_core.common.errors import InputError
 from eigen_core.common.files import ForeignPlaceError
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.runs.handle import Run, RunStatus, runs_in, status_of
@@ -205,24 +205,11 @@ def _schedule(client: "SyncPrefectClient") -> ScheduleStatus | None:
     return None
 
 
-def active_flow_run(worker: ProcessRecord | None, home: StateDirectory) -> FlowRunStatus | None:
-    """Return the active flow run at the server of `worker`; None without a worker, an answer or an active flow run."""
-    if worker is not None and answers(worker.api):
-        from flows.server.deployments import client_of
-
-        with suppress(Stopped, InputError), client_of(worker.api) as client:
-            found = _flow_run(client, worker.api, home)
-            return found if found is not None and found.active else None
-    return None
-
-
-def run_of(worker: ProcessRecord | None, flow_run: FlowRunStatus | None) -> RunStatus | None:
-    """Return the run that a flow run names, None before it begins; if none is named or never began, the newest run."""
-    return _run(worker, flow_run)[0]
-
-
 def _run(worker: ProcessRecord | None, flow_run: FlowRunStatus | None) -> tuple[RunStatus | None, str | None]:
-    """Return (what `run_of` returns, None) or, if the store cannot be read, (None, the error's message)."""
+    """Return the run that a flow run names, None before it begins; if none is named or never began, the newest run.
+
+    The second value is the message of an error, if the store cannot be read.
+    """
     try:
         store = store_here(worker, None if flow_run is None else flow_run.store)
         name = None if flow_run is None else flow_run.run

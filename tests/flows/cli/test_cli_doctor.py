@@ -77,7 +77,7 @@ def test_bad_data_leaves_open_the_checks_that_need_them() -> None:
 
 def test_a_disk_without_room_for_the_run_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     for free, status, code in ((20 * 10**6, "failed", 1), (10**9, "ok", 0)):
-        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free))
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free, total=10**10))
         assert found(code=code)["disk"]["status"] == status
 
 
@@ -87,11 +87,11 @@ def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch, folder: Path) 
     checks = found("--device", "cuda", code=1)
     assert statuses(checks)["device"] == "failed"
     driver = folder / "driver"
-    driver.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar 5 22:23:56 UTC 2024\n")
+    driver.touch()
     monkeypatch.setattr(module, "_DRIVER", driver)
     checks = found()
     assert statuses(checks) == {"device": "warning"}
-    assert "NVIDIA driver 550.54.15, but torch is built for the CPU" in checks["device"]["found"]
+    assert "but torch is built for the CPU" in checks["device"]["found"]
     monkeypatch.setattr("torch.version.cuda", "12.8")
     checks = found()
     assert statuses(checks) == {"device": "warning"}

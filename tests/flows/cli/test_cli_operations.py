@@ -6,15 +6,12 @@ from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from cli_cases import document, eigen, refused
 from flow_cases import small_flow_config, small_settings
 from folder_digest import digest
 from operation_cases import answering, record_of, sleeping
-from prefect.client.schemas.objects import FlowRun
-from prefect.states import Running
 from rich.console import Console
 
 from eigen_core.checkpoint.run_directory import RunDirectory
@@ -219,27 +216,9 @@ def test_up_and_down_say_what_they_started_or_stopped(home: StateDirectory) -> N
     assert "other code of Eigen has started it: call `eigen down`, then" in text
     today = here.model_copy(update={"code": code_version()})
     assert "other code" not in printed(print_up, home, UpResult(here.api, here, today))
-    text = printed(print_down, home, DownResult(far, far, 1, ("worker",)), None)
-    for said in ("killed: it did not stop in time", "server         stopped"):
+    text = printed(print_down, home, DownResult(far, far, 1, ("worker",)))
+    for said in ("killed: it did not stop in time", "server         stopped", "was asked to stop", "eigen up resumes"):
         assert said in text
-
-
-@pytest.mark.usefixtures("api")
-def test_down_names_the_run_that_was_launched_and_no_older_one(
-    home: StateDirectory, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun(folder, "older")
-    worker = home.read("worker")
-    assert worker is not None
-    training = FlowRun(flow_id=uuid4(), name="new", parameters={"run": "new"}, state=Running())
-    monkeypatch.setattr("flows.server.flow_runs.running_flow_run", lambda _: training)
-    monkeypatch.setattr("flows.server.up.bring_down", lambda *_, **__: DownResult(worker, None, 1, ()))
-    said = eigen("down", code=0).stdout
-    assert "run new was asked to stop before it began" in said
-    assert "go on          eigen up" in said
-    assert "older" not in said
-    begun(folder, "new")
-    assert "run new was asked to stop; it has no checkpoint yet" in eigen("down", code=0).stdout
 
 
 @pytest.mark.usefixtures("api")
