@@ -1,7 +1,5 @@
 """How much agents of a run use each feature and each column (symbol) of the market: permutation importance."""
 
-import logging
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -10,8 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eigen_core.checkpoint.export import CHAMPION, stored_weights
-from eigen_core.checkpoint.integrity import DamagedGenerationError
+from eigen_core.checkpoint.export import CHAMPION
 from eigen_core.common.progress import report_progress
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
@@ -24,8 +21,6 @@ from eigen_core.market.panel import Panel
 from eigen_core.runs.handle import Run
 from eigen_core.task import task_class
 from eigen_core.task.panel import PanelTask
-
-logger = logging.getLogger(__name__)
 
 INTERVAL = (5.0, 95.0)
 """Percentiles, over the random shifts of a feature or column, that bound an interval."""
@@ -142,27 +137,22 @@ class RunImportance:
     """Importance of a market's features and columns for agents of a run.
 
     Attributes:
-        agent, agents: which agents (see `run_importance`), and their number.
-        generations: generations whose agents they are, the newest first; `generation` is the newest of them.
+        agent, agents, generation: which agents (see `run_importance`), their number and their generation.
         first, last, draws: first and last validation day (YYYY-MM-DD); number of shifts of each feature and column.
         features, columns: means over the agents, the most important first, with the widest bounds.
         low_columns: symbols for which the upper bound of `changed` is at most `LOW_CHANGE` for every agent.
-        persistent_low_features, persistent_low_columns: names and symbols, see `persistently_low`.
     """
 
     run: str
     agent: str
     agents: int
     generation: int
-    generations: tuple[int, ...]
     first: str
     last: str
     draws: int
     features: tuple[Importance, ...]
     columns: tuple[Importance, ...]
     low_columns: tuple[str, ...]
-    persistent_low_features: tuple[str, ...] = ()
-    persistent_low_columns: tuple[str, ...] = ()
 
 
 def run_importance(
@@ -170,16 +160,13 @@ def run_importance(
     run: str,
     *,
     agent: str = CHAMPION,
-    generations: int | None = None,
     draws: int,
     settings: Sequence[str] = (),
 ) -> RunImportance:
     """Return the importance of features and columns for agents of a run in its validation episodes.
 
     Args:
-        agent: `champion`, `champions` (those of the generations that the store keeps, each once), or agents of the
-            newest generation: `elites`, `population`, or the number of one.
-        generations: for `champions`, how many of the newest generations to read; None: all that the store keeps.
+        agent: `champion`, or agents of the newest generation: `elites`, `population`, or the number of one.
         settings: changeable settings of the market, as market.KEY=VALUE, by which the prices are read.
 
     Raises:
@@ -188,73 +175,30 @@ def run_importance(
     """
     opened = Run.open(store, run)
     config = config_to_judge(opened, settings, sections=("market.",))
-    several = agent == "champions"
-    weights, generation, panel = agents_on_market(opened, config, CHAMPION if several else agent)
-    read: tuple[int, ...] = (generation,)
+    weights, generation, panel = agents_on_market(opened, config, agent)
     with computing_threads(config.threads):
         task = _task(config, panel, weights.device)
     expected = task.critic_layout.size + task.actor_layout.size
     require_shape(weights, (len(weights), expected), run)
-    if several:
-        weights, read = _champions(opened, generations, expected)
     weights = weights.to(resolve_device(config.device))
     validation = panel.splits.validation
     starts = spread_starts(panel.starts(panel.splits.validation, config), config.evaluation.validation_slices).tolist()
     days = range(max(validation.start - config.market.window + 1, 0), validation.stop)
     with computing_threads(config.threads):
         found = importance(config, panel, weights, starts, days, draws)
-    by_feature, by_column = [of_features for of_features, _ in found], [of_columns for _, of_columns in found]
-    columns = over_agents(by_column)
+    columns = over_agents([of_columns for _, of_columns in found])
     return RunImportance(
         run=run,
         agent=agent,
         agents=len(weights),
-        generation=read[0],
-        generations=read,
+        generation=generation,
         first=str(panel.dates[validation[0]]),
         last=str(panel.dates[validation[-1]]),
         draws=draws,
-        features=over_agents(by_feature),
+        features=over_agents([of_features for of_features, _ in found]),
         columns=columns,
         low_columns=tuple(column.name for column in columns if column.changed_interval[1] <= LOW_CHANGE),
-        persistent_low_features=persistently_low(by_feature),
-        persistent_low_columns=persistently_low(by_column),
     )
-
-
-def persistently_low(found: Sequence[Sequence[Importance]]) -> tuple[str, ...]:
-    """Return names of low importance for more than half of the agents, in alphabetical order; none for a single agent.
-
-    `found` has each agent's features or columns. Low: the interval of `changed` reaches 0, or `changed` is in the
-    lowest tenth of the agent's.
-    """
-    lows: Counter[str] = Counter()
-    for of_agent in found:
-        lowest = {each.name for each in of_agent[len(of_agent) - len(of_agent) // 10 :]}
-        lows.update(each.name for each in of_agent if each.name in lowest or each.changed_interval[0] <= 0.0)
-    return tuple(sorted(name for name, times in lows.items() if 2 * times > len(found))) if len(found) > 1 else ()
-
-
-def _champions(run: Run, generations: int | None, parameters: int) -> tuple[Tensor, tuple[int, ...]]:
-    """Return the different champions, float32 `[champions, parameters]`, and their generations, newest first."""
-    champions: dict[bytes, Tensor] = {}
-    read: list[int] = []
-    for contents, manifest in run.newest_first():
-        if len(read) == generations:
-            break
-        if manifest.generation in read:
-            continue
-        try:
-            weights = stored_weights(contents, manifest, CHAMPION)
-        except DamagedGenerationError as error:
-            logger.warning(
-                "Run '%s': generation %d is left out of the mean importance (%s).", run.name, manifest.generation, error
-            )
-            continue
-        require_shape(weights, (parameters,), run.name)
-        champions.setdefault(weights.numpy().tobytes(), weights)
-        read.append(manifest.generation)
-    return torch.stack(list(champions.values())), tuple(read)
 
 
 def over_agents(found: Sequence[Sequence[Importance]]) -> tuple[Importance, ...]:

@@ -17,7 +17,6 @@ from flows.cli.common import (
     DATA_DEFAULT,
     DATA_HELP,
     EXIT_OTHER,
-    LARGEST,
     Agent,
     Json,
     JudgedBy,
@@ -457,7 +456,6 @@ def print_audit(console: Console, audited: "MarketAudit") -> None:
     """
   eigen importance mine
   eigen importance mine --agent elites --draws 50 --json
-  eigen importance mine --generations all    what no champion of the kept generations uses
 
 In the validation episodes, the values of each feature and of each column are moved to other days: what changes then
 depends on them. No holdout day is read.
@@ -468,43 +466,22 @@ def importance(
     agent: Annotated[
         str, option("AGENT", "champion, elites, or an agent's number in the newest generation.")
     ] = "champion",
-    generations: Annotated[
-        str | None, option("all|K", "Judge the champions of the K newest stored generations, or of all.")
-    ] = None,
     draws: Annotated[int, option("N", "Number of random shifts of each feature and column.", min=2, max=10_000)] = 10,
     assignments: JudgedBy = None,
     store: Store = None,
     as_json: Json = False,
 ) -> None:
     """Show which features and which columns (symbols) of the prices the agents of a run use."""
-    newest = _generations(generations, agent)
     from eigen_core.judging.importance import run_importance
 
     with progress_shown():
-        asked = agent if generations is None else "champions"
-        where, settings = store_of(store), assignments or ()
-        found = run_importance(where, name, agent=asked, generations=newest, draws=draws, settings=settings)
+        found = run_importance(store_of(store), name, agent=agent, draws=draws, settings=assignments or ())
     print_result(as_json, lambda found: found, print_importance, found)
 
 
-def _generations(text: str | None, agent: str) -> int | None:
-    if text is not None and agent != "champion":
-        raise InputError(f"--generations is about champions: leave out --agent {agent}, or --generations.")
-    if text is None or text == "all":
-        return None
-    if not text.isdecimal() or not 1 <= int(text) <= LARGEST:
-        raise InputError(f"--generations {text}: give all, or how many of the newest, 1 or more.")
-    return int(text)
-
-
 def print_importance(console: Console, found: "RunImportance") -> None:
-    of = f"generation {found.generation}, {found.agent}"
-    if found.agent == "champions":
-        of = f"{count(found.agents, 'champion')} of {count(len(found.generations), 'kept generation')}"
-    print_line(
-        console,
-        f"Run {found.run}, {of}: validation episodes from {found.first} to {found.last}, {found.draws} draws.",
-    )
+    days = f"validation episodes from {found.first} to {found.last}, {found.draws} draws"
+    print_line(console, f"Run {found.run}, generation {found.generation}, {found.agent}: {days}.")
     for kind, importances in (("feature", found.features), ("column", found.columns)):
         headers = (kind, "other decisions", "5 to 95 %", "loss", "loss, 5 to 95 %")
         table = PlainTable(*headers, left=(kind,), least_important=("loss, 5 to 95 %", "5 to 95 %"))
@@ -525,9 +502,6 @@ def print_importance(console: Console, found: "RunImportance") -> None:
     )
     if found.low_columns:
         print_line(console, f"Hardly used: {', '.join(found.low_columns)}.")
-    for kind, low in (("features", found.persistent_low_features), ("columns", found.persistent_low_columns)):
-        if low:
-            print_line(console, f"Low for most of the {found.agents} agents, {kind}: {', '.join(low)}.")
 
 
 COLUMNS = ("market", "trials", "skill claimed", "95 % interval", "of ridge regression")

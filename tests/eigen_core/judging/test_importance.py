@@ -5,19 +5,14 @@ from pathlib import Path
 
 import pytest
 from cli_cases import eigen
-from flow_cases import small_flow_config
 from science_cases import random_panel, small_config
 from torch import Tensor
 from trained_run_cases import RUN, trained
 
-from eigen_core.checkpoint.run_contents import RunLocation
-from eigen_core.checkpoint.session import open_session
 from eigen_core.config import Config
-from eigen_core.config.stored import stored_values
-from eigen_core.generation import evaluate, evolve, snapshot, start_training, train
-from eigen_core.judging.importance import Importance, importance, over_agents, persistently_low, run_importance
-from eigen_core.market import Panel, build_panel
-from eigen_core.runs.handle import Run
+from eigen_core.generation import start_training
+from eigen_core.judging.importance import Importance, importance, over_agents
+from eigen_core.market import Panel
 
 _FEATURES = 4
 
@@ -82,40 +77,3 @@ def test_importance_over_agents_is_the_mean_with_the_widest_bounds() -> None:
     first, second = over_agents([ONE, OTHER])
     assert first == Importance("B", 0.3, (0.0, 0.7), 0.0, (0.0, 0.0))
     assert second == Importance("A", 0.1, (0.0, 0.3), 2.0, (0.5, 4.0))
-
-
-def test_low_is_what_most_agents_do_not_use() -> None:
-    names = [f"N{index:02}" for index in range(20)]
-    used = [Importance(name, 0.5, (0.1, 0.9), None, None) for name in names]
-    unused = [Importance(name, 0.0, (0.0, 0.1), None, None) for name in names]
-    first = [*used[:17], unused[17], *used[18:]]
-    second = [*used[:16], *used[18:], unused[17], used[16]]
-    assert persistently_low([first, second]) == ("N17",)
-    assert persistently_low([first, second, second]) == ("N16", "N17")
-    assert persistently_low([first]) == ()
-
-
-@pytest.mark.thorough
-def test_champions_of_kept_generations(tmp_path: Path) -> None:
-    config = small_flow_config(tmp_path, generations=3, market={"data": "us5"})
-    Run(config.checkpoint, RUN).begin(config)
-    state = start_training(config, build_panel(config)[0])
-    champions = set()
-    with open_session(RunLocation.of(config.checkpoint, RUN), config.checkpoint) as session:
-        for _ in range(3):
-            for phase in (evaluate, train, evolve):
-                phase(state)
-            session.save(snapshot(state), stored_values(config))
-            assert state.champion is not None
-            champions.add(state.champion.weights.numpy().tobytes())
-    every = run_importance(str(tmp_path), RUN, agent="champions", draws=2)
-    assert (every.generations, every.agents) == ((3, 2, 1), len(champions))
-    newest = run_importance(str(tmp_path), RUN, agent="champions", generations=1, draws=2)
-    assert (newest.generations, newest.agents, newest.persistent_low_columns) == ((3,), 1, ())
-    assert newest.columns == run_importance(str(tmp_path), RUN, draws=2).columns
-
-
-@pytest.mark.parametrize("given", [("--generations", "0"), ("--generations", "few"), ("--agent", "elites")])
-def test_generations_that_cannot_be_asked_for_are_a_sentence(given: tuple[str, str]) -> None:
-    ended = eigen("importance", "any", *given, *(() if given[0] == "--generations" else ("--generations", "2")))
-    assert (ended.exit_code, "--generations" in ended.stderr) == (2, True)
