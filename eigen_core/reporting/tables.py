@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -243,7 +242,7 @@ def training_frame(state: "TrainingState") -> "pd.DataFrame":
 FITNESS_PLOT = "fitness.png"
 """File name of the fitness plot, which a run's page shows first."""
 SHOWN_GENERATIONS = 6
-"""Number of generations that a run's page shows; it compares their mean fitness with that of as many before them."""
+"""Number of generations that a run's page shows."""
 
 # Prefect's page cuts longer cells.
 _CELL = 95
@@ -340,7 +339,7 @@ class Overview:
     Attributes:
         where: place where the run is stored, as markdown.
         checkpoint: time of the newest checkpoint (UTC); None without one.
-        history, telemetry: the newest records, up to twice `SHOWN_GENERATIONS`, with times and memory of that many.
+        history, telemetry: the newest records, up to `SHOWN_GENERATIONS`, with times and memory.
         champion: see `champion_card`; empty before the first generation.
         notes: further lines of the page's head, each a title and a sentence, as markdown.
         curve, plots: the fitness plot, and the other plots, as markdown.
@@ -387,19 +386,18 @@ class Overview:
         moment = "" if self.checkpoint is None else f", {exact_clock(self.checkpoint)}"
         facts = [("Last checkpoint", f"{written}{moment}"), ("Kept in", self.where)]
         if self.history:
-            facts = [*_training_facts(self.history), *facts]
+            facts = [*_training_facts(self.history[-1]), *facts]
         return [*facts, *self.notes]
 
     def _body(self) -> list[str]:
         if not self.history:
             return []
-        newest = self.history[-SHOWN_GENERATIONS:]
         return [
             "## Champion",
             "\n".join(f"- **{name}**: {_cell(name, value)}" for name, value in self.champion.items()),
             "## The last generations",
             "Best and mean: fitness of the agents. Champion: its validation fitness.",
-            markdown_table(generation_rows(newest, self.telemetry)[::-1]),
+            markdown_table(generation_rows(self.history, self.telemetry)[::-1]),
             f"## Agents of generation {self.history[-1].generation}",
             markdown_table(population_table(self.history[-2:])),
         ]
@@ -410,26 +408,14 @@ def _fits(text: str) -> bool:
     return len(re.sub(r"\]\([^)]*\)", "", text)) <= _CELL
 
 
-def _training_facts(history: Sequence[GenerationRecord]) -> list[tuple[str, str]]:
-    last = history[-1]
+def _training_facts(last: GenerationRecord) -> list[tuple[str, str]]:
     return [
-        ("Fitness", f"best {reward(last.best_fitness)}, mean {reward(last.mean_fitness)}{_trend(history)}"),
+        ("Fitness", f"best {reward(last.best_fitness)}, mean {reward(last.mean_fitness)}"),
         ("Champion", champion_in_words(last)),
         ("Learning", _learning(last.learning)),
         ("Replay", f"{last.transitions:,} of {last.replay_capacity:,} transitions"),
         ("Training episodes", in_words(last.trading)),
     ]
-
-
-def _trend(history: Sequence[GenerationRecord]) -> str:
-    if len(history) < 2:
-        return ""
-    newest = min(SHOWN_GENERATIONS, len(history) // 2)
-    means = [record.mean_fitness for record in history[-2 * newest :]]
-    later, earlier = fmean(means[newest:]), fmean(means[:newest])
-    if newest == 1:
-        return f" (before: {reward(earlier)})"
-    return f"; mean over the last {newest} generations {reward(later)} (the {newest} before: {reward(earlier)})"
 
 
 def _learning(learning: Mapping[str, float] | None) -> str:

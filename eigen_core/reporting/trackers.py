@@ -27,7 +27,6 @@ from eigen_core.runs.listener import Listener, Training
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
-    from tensorboard.compat.proto.summary_pb2 import Summary
 
 T = TypeVar("T")
 StoredValues = Mapping[tuple[str, int], float]
@@ -207,6 +206,7 @@ class TensorBoardTracker:
     def write(self, history: History, telemetry: Sequence[Telemetry]) -> None:
         from tensorboard.compat.proto.event_pb2 import SessionLog
         from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.plugins.text.summary_v2 import text_pb
 
         written, self._written = self._written, None
         path, generation = written or (self._folder / f"{EVENT_FILE_NAME}.{time.time_ns()}", 0)
@@ -217,7 +217,7 @@ class TensorBoardTracker:
                 generation = 0
                 _append(file, file_version="brain.Event:2")
                 _append(file, session_log=SessionLog(status=SessionLog.START))
-                _append(file, summary=_as_text(self._configuration))
+                _append(file, summary=text_pb("configuration", self._configuration))
             for step, metrics in metrics_since(generation, history, telemetry):
                 values = [Summary.Value(tag=tag, simple_value=value) for tag, value in metrics.items()]
                 _append(file, step=step, summary=Summary(value=values))
@@ -229,16 +229,6 @@ def _append(file: BinaryIO, **content: Any) -> None:  # noqa: ANN401 - the field
     from tensorboard.summary.writer.record_writer import RecordWriter
 
     RecordWriter(file).write(Event(wall_time=time.time(), **content).SerializeToString())
-
-
-def _as_text(text: bytes) -> "Summary":
-    from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
-    from tensorboard.compat.proto.tensor_pb2 import TensorProto
-    from tensorboard.compat.proto.types_pb2 import DT_STRING
-
-    metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
-    tensor = TensorProto(dtype=DT_STRING, string_val=[text])
-    return Summary(value=[Summary.Value(tag="configuration", metadata=metadata, tensor=tensor)])
 
 
 DATABASE_NAME = "mlflow.db"

@@ -199,12 +199,9 @@ def _trainer(scheduler: str | None) -> Iterator[Train]:
         return
     from eigen_core.workers.connection import connected
 
-    client = connected(scheduler)
-    try:
+    # The scheduler cancels the runs once the client is closed.
+    with connected(scheduler) as client:
         yield partial(_train_by_worker, client)
-    finally:
-        # The scheduler then cancels the runs.
-        client.close()  # type: ignore[no-untyped-call] # distributed has no annotation here
 
 
 def _train_by_worker(client: Any, run: RunJob, log: Path, is_stopped: IsStopped) -> JobResult:  # noqa: ANN401

@@ -117,7 +117,7 @@ class RunPages(Listener):
         self._overview = replace(
             self._overview,
             progress=self._progress(training, is_complete=is_complete),
-            history=state.history[-2 * tables.SHOWN_GENERATIONS :],
+            history=state.history[-tables.SHOWN_GENERATIONS :],
             telemetry=telemetry,
             champion=tables.champion_card(state.history) if state.history else {},
             notes=[*sent, *self._memory(training.guard, telemetry)],
