@@ -69,7 +69,7 @@ def test_a_training_that_was_stopped_in_a_phase_is_whole_and_goes_on(
         measured(f"stopped in checkpoint, and the process has ended: {time.monotonic() - told:.1f} s")
         said = down.result()
     assert "killed" not in said
-    assert f"its last checkpoint is generation {whole} of" in said
+    assert "was asked to stop" in said
     assert_whole(operated, run, whole)
     assert_down(operated, run)
     up = time.monotonic()
