@@ -35,6 +35,16 @@ def calls() -> Iterator[tuple[str, "Queue[dict[str, Any]]"]]:
         yield f"{server}/hook", heard
 
 
+def assert_logged(operated: Operated, run: str) -> None:
+    """The log of a run has its phases, and names its flow run."""
+    lines = operated.eigen("logs", run).stdout.splitlines()
+    assert lines[0].startswith(f"{run} gen 1-")
+    assert f"{operated.pages}/runs/flow-run/" in lines[0]
+    assert any("evaluate 1: " in line for line in lines)
+    moments = [line[:19] for line in lines[1:] if line[:2] == "20"]
+    assert moments == sorted(moments)
+
+
 def test_an_address_is_called_when_a_training_ends_in_a_way_that_matters(
     operated: Operated, settings: list[str], calls: tuple[str, "Queue[dict[str, Any]]"]
 ) -> None:
@@ -58,23 +68,8 @@ def test_an_address_is_called_when_a_training_ends_in_a_way_that_matters(
     assert reported["message"].startswith("Run reported is complete after generation 1. The champion is ")
     said = r"reported gen 1-1 \(1 done\): Completed after 0:\d\d:\d\d, generation 1 is on disk\. Run reported is "
     assert re.match(said, reported["text"])
+    assert_logged(operated, "reported")
     assert "No address is called" in operated.eigen("alerts", "--off").stdout
-
-
-@pytest.mark.parametrize("active_flow_run", ["a command", "the worker"])
-def test_the_log_of_a_run_has_its_phases_and_names_its_flow_run(
-    operated: Operated, undisturbed: Undisturbed, settings: list[str], active_flow_run: str
-) -> None:
-    run = undisturbed.NAME
-    if active_flow_run == "the worker":
-        run = "logged"
-        assert operated.wait_for_end(operated.submit(run, settings, 1), 120) == "Completed"
-    lines = operated.eigen("logs", run).stdout.splitlines()
-    assert lines[0].startswith(f"{run} gen 1-")
-    assert f"{operated.pages}/runs/flow-run/" in lines[0]
-    assert any("evaluate 1: " in line for line in lines)
-    moments = [line[:19] for line in lines[1:] if line[:2] == "20"]
-    assert moments == sorted(moments)
 
 
 def test_a_preset_and_a_number_of_generations_are_enough(operated: Operated, measured: Callable[[str], None]) -> None:
@@ -90,3 +85,7 @@ def test_a_preset_and_a_number_of_generations_are_enough(operated: Operated, mea
     assert (status.state, status.generation, status.config.preset) == ("finished", 2, "quickstart")
     assert verify_run(str(operated.store), run, deep=True).damages == ()
     assert not operated.is_resuming()
+
+
+def test_the_log_of_a_run_that_a_command_has_trained(operated: Operated, undisturbed: Undisturbed) -> None:
+    assert_logged(operated, undisturbed.NAME)

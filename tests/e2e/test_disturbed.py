@@ -1,7 +1,6 @@
 """A training that is killed or disturbed again and again, or whose server is away, ends like one that is not."""
 
 import random
-import shutil
 import time
 from collections.abc import Callable
 from functools import partial
@@ -141,30 +140,6 @@ def test_a_killed_training_is_resumed_by_the_trigger_and_without_it_by_the_sched
     assert operated.flow_runs("killed")[-1]["id"] == number
     assert outcome(operated.status("killed")) == undisturbed.outcome(GENERATIONS)
     assert not operated.is_resuming()
-
-
-@pytest.mark.thorough
-def test_a_training_killed_before_it_has_a_file_is_trained_and_one_that_was_cancelled_is_not(
-    operated: Operated, settings: list[str], undisturbed: Undisturbed
-) -> None:
-    cancelled = operated.submit("unwanted", settings, 1_000)
-    operated.wait_for_generation("unwanted", 1)
-    operated.cancel(cancelled)
-    assert operated.wait_for_end(cancelled) == "Cancelled"
-    operated.wait(60, operated.is_idle, "the end of the flow run")
-    left = operated.generation("unwanted")
-
-    number = operated.launch("early", ["--generations", "2", *settings])
-    operated.wait(BUSY_SECONDS, lambda: bool(operated.engines()), "its process", every=0.01)
-    operated.engine().kill()
-    assert not (operated.store / "early").exists()
-    assert operated.wait_for_end(number) == "Crashed"
-    operated.wait_for_generation("early", 2, BUSY_SECONDS)
-    operated.wait(BUSY_SECONDS, operated.is_idle, "the end of what was asked for")
-    assert outcome(operated.status("early")) == undisturbed.outcome(2)
-    assert operated.generation("unwanted") == left
-    assert not operated.is_resuming()
-    shutil.rmtree(operated.store / "unwanted")
 
 
 @pytest.mark.thorough

@@ -81,7 +81,7 @@ def test_a_training_that_was_stopped_in_a_phase_is_whole_and_goes_on(
     assert outcome(operated.status(run)) == undisturbed.outcome(GENERATIONS)
 
 
-def test_a_training_cancelled_in_a_phase_is_whole_and_is_not_resumed(
+def test_a_training_cancelled_in_a_phase_is_whole_and_is_not_resumed_by_the_crash_of_another(
     operated: Operated, settings: list[str], undisturbed: Undisturbed, measured: Callable[[str], None]
 ) -> None:
     run = "cancelled"
@@ -103,5 +103,16 @@ def test_a_training_cancelled_in_a_phase_is_whole_and_is_not_resumed(
     operated.wait(30, operated.is_idle, "the end of what was asked for")
     assert len(operated.flow_runs(run)) == 1
     assert outcome(operated.status(run)) == undisturbed.outcome(whole)
-    # The next crash, of whatever run, would go on with it.
+
+    # Killed before it has a file: the trigger trains it, and it alone.
+    number = operated.launch("early", ["--generations", "2", *settings])
+    operated.wait(BUSY_SECONDS, lambda: bool(operated.engines()), "its process", every=0.01)
+    operated.engine().kill()
+    assert not (operated.store / "early").exists()
+    assert operated.wait_for_end(number) == "Crashed"
+    operated.wait_for_generation("early", 2, BUSY_SECONDS)
+    operated.wait(BUSY_SECONDS, operated.is_idle, "the end of what was asked for")
+    assert outcome(operated.status("early")) == undisturbed.outcome(2)
+    assert operated.generation(run) == whole
+    assert not operated.is_resuming()
     shutil.rmtree(operated.store / run)

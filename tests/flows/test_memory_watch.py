@@ -72,9 +72,7 @@ def limited(config: Config) -> Config:
 def hoarding(monkeypatch: pytest.MonkeyPatch, phase: str) -> None:
     """Let a phase leak from its second call on."""
     module, name = {
-        "evaluate": (phases, "evaluate"),
         "train": (phases, "train"),
-        "evolve": (phases, "evolve"),
         "checkpoint": (eigen_core.run, "snapshot"),
     }[phase]
     run_phase, calls = getattr(module, name), count(1)
@@ -87,7 +85,7 @@ def hoarding(monkeypatch: pytest.MonkeyPatch, phase: str) -> None:
     monkeypatch.setattr(module, name, hoard_first)
 
 
-@pytest.mark.parametrize("phase", ["evaluate", "train", "evolve", "checkpoint"])
+@pytest.mark.parametrize("phase", ["train", "checkpoint"])
 @pytest.mark.thorough
 def test_a_leaking_phase_is_ended_named_and_gone_on_with_exactly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: tuple[GenerationRecord, ...], phase: str

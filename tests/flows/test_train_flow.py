@@ -48,9 +48,9 @@ def failing_once(function: Callable[..., T], error: Exception, *, after: bool) -
 
 
 @pytest.mark.parametrize(
-    ("owner", "name"), [(phases, "evaluate"), (phases, "train"), (phases, "evolve"), (RunDirectory, "save")]
+    ("owner", "name", "after"),
+    [(phases, "evaluate", True), (phases, "train", False), (phases, "evolve", True), (RunDirectory, "save", True)],
 )
-@pytest.mark.parametrize("after", [False, True])
 @pytest.mark.thorough
 def test_a_phase_that_fails_once_leaves_no_trace_in_the_result(
     tmp_path: Path,
