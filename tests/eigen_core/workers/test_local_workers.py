@@ -3,7 +3,6 @@
 import gc
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -139,14 +138,14 @@ def test_workers_are_given_the_gpus_where_the_run_computes_on_one(
 
 
 @contextmanager
-def scheduled(folder: Path) -> Iterator[tuple[TrainingState, str, subprocess.Popen[bytes]]]:
+def scheduled(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[TrainingState, str, Any]]:
+    """A run at a scheduler whose worker has computed a generation, and which gives up a connection soon."""
     config, address = small_config(), free_address()
-    with (
-        dask(folder, "scheduler", "--host", address) as scheduler,
-        dask_worker(folder / "worker", address),
-        led_by(config, address) as (state, _),
-    ):
-        yield advance(state, 1), address, scheduler
+    with dask(folder, "scheduler", "--host", address) as scheduler, dask_worker(folder / "worker", address):
+        connected(address).close()  # type: ignore[no-untyped-call] # distributed has no annotation here
+        monkeypatch.setattr("eigen_core.workers.connection._CONNECTING_SECONDS", 5.0)
+        with led_by(config, address) as (state, _):
+            yield advance(state, 1), address, scheduler
 
 
 @pytest.mark.cpu
@@ -170,7 +169,7 @@ def test_a_scheduler_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch)
 def test_a_scheduler_that_does_not_answer_any_more_is_named(
     ending: signal.Signals, reason: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    with scheduled(tmp_path) as (state, address, scheduler):
+    with scheduled(tmp_path, monkeypatch) as (state, address, scheduler):
         monkeypatch.setattr("eigen_core.workers.connection._ANSWER_SECONDS", 2.0)
         scheduler.send_signal(ending)
         for _ in range(2):
@@ -188,12 +187,12 @@ def unreachable(folder: Path, scheduler: str) -> Any:
 def test_no_phase_waits_again_for_a_worker_that_cannot_be_reached(
     warnings: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    with scheduled(tmp_path) as (state, address, _):
+    with scheduled(tmp_path, monkeypatch) as (state, address, _):
         executor = state.executor
         assert isinstance(executor, WorkerExecutor)
         # On a busy machine the first worker may have taken long to begin.
         warnings.clear()
-        monkeypatch.setattr("eigen_core.workers.executor._PATIENCE_SECONDS", 8.0)
+        monkeypatch.setattr("eigen_core.workers.executor._PATIENCE_SECONDS", 3.0)
         with unreachable(tmp_path / "unreachable", address):
             wait_for(executor, 2)
             while len(warnings) < 2:
@@ -214,14 +213,13 @@ def test_workers_that_cannot_be_reached_are_named(
 ) -> None:
     monkeypatch.setattr("eigen_core.workers.executor._FIRST_WORKER_SECONDS", 0.0)
     config, address = small_config(), free_address()
-    with (
-        dask(tmp_path, "scheduler", "--host", address),
-        unreachable(tmp_path / "unreachable", address),
-        led_by(config, address) as (state, executor),
-    ):
-        wait_for(executor, 1)
-        with pytest.raises(WorkerLostError, match=r"Timed out trying to connect .*`--worker-port` of `dask worker`"):
-            evaluate(state)
+    with dask(tmp_path, "scheduler", "--host", address), unreachable(tmp_path / "unreachable", address):
+        connected(address).close()  # type: ignore[no-untyped-call] # distributed has no annotation here
+        monkeypatch.setattr("eigen_core.workers.connection._CONNECTING_SECONDS", 5.0)
+        with led_by(config, address) as (state, executor):
+            wait_for(executor, 1)
+            with pytest.raises(WorkerLostError, match=r"Timed out trying to connect .*`--worker-port` of `dask wor"):
+                evaluate(state)
     assert not [warning for warning in warnings if "with the others" in warning]
 
 
