@@ -10,7 +10,7 @@ from rich.progress import Progress
 
 from benchmarks.kill import Killer, Outcome, kill_locally, kill_remotely
 
-KILLS = 4
+KILLS = 2
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
-from flow_cases import free_port
 from operated import GENERATIONS, Operated, Undisturbed, outcome
 
 pytestmark = pytest.mark.thorough
@@ -30,11 +29,7 @@ def other_machine(operated: Operated, tmp_path_factory: pytest.TempPathFactory) 
 def test_of_two_launches_at_once_one_trains(
     operated: Operated, other_machine: Operated, settings: list[str], undisturbed: Undisturbed
 ) -> None:
-    options = ["--generations", str(_ENOUGH), *settings]
-    first = operated.launch("first", options)
-    refused = operated.try_eigen("launch", "--run", "second", *options)
-    assert refused.returncode == 2
-    assert "only one is trained at a time" in refused.stderr
+    first = operated.launch("first", ["--generations", str(_ENOUGH), *settings])
     # Past the check of `eigen launch`, to the worker that has nothing else to do.
     second = operated.run_deployment("-p", "run=second")
     assert operated.wait_for_end(second) == "Cancelled"
@@ -80,12 +75,8 @@ def test_a_training_lets_others_train_while_it_is_suspended_and_goes_on_without_
     engine.suspend()
     server.kill()
     psutil.wait_procs([server], timeout=30)
-    # The training would never hear of a server at another port.
-    refused = operated.try_eigen("up", "--port", str(free_port()))
     generation = operated.generation("served")
     engine.resume()
-    assert refused.returncode == 2, refused.stdout
-    assert "A worker runs here already" in refused.stderr
     # A minute's waiting of Prefect's client, for each of two things in a generation, would take longer.
     operated.wait_for_generation("served", generation + 1, 110.0)
     # So that it does not end before there is a server again.

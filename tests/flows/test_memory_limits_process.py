@@ -1,12 +1,12 @@
-"""Trainings under limits below their need end by the plan or the guard, and what they had stays; `make limits`.
+"""A training under a limit below its need ends by the guard, and what it had stays; `make limits` has more.
 
-Real processes of `eigen train`, with a phase that takes what no plan knows.
+A real process of `eigen train`, with a phase that takes what no plan knows.
 """
 
 import pytest
 import torch
 
-from benchmarks.limits import BEGUN, RUN, Limiter, Need, below_the_need, with_appetite
+from benchmarks.limits import BEGUN, RUN, Limiter, Need, with_appetite
 from eigen_core.common.randomness import keyed_generator
 from flows.server.flows import train_flow
 
@@ -40,10 +40,3 @@ def test_a_phase_that_takes_what_no_plan_knows_is_ended_by_the_guard(limiter: Li
     outcome = limiter.run(case, "train", need)
     limiter.compare(outcome, "train", limiter.facts("undisturbed"))
     assert (outcome.by, outcome.phase, outcome.faults) == ("guard", "train", [])
-
-
-@pytest.mark.thorough
-def test_a_training_that_does_not_fit_is_refused_by_its_plan(limiter: Limiter, need: Need) -> None:
-    case = below_the_need("memory.limit_gb", need, keyed_generator(3, 0, "test", "plan", "limits"))
-    outcome = limiter.run(case, "refused", need)
-    assert (outcome.by, outcome.faults) == ("plan", [])

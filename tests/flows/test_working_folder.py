@@ -74,8 +74,6 @@ def test_a_server_its_worker_and_their_flow_runs_execute_no_module_of_their_work
         assert operated.wait_for_end(number) == "Completed"
         # The run is where the worker was started.
         assert (folder / "runs" / "first").is_dir()
-        operated.eigen("deploy")
-        operated.eigen("logs", "first")
         operated.down()
     finally:
         operated.kill_all()

@@ -10,6 +10,7 @@ from torch import Tensor
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.checkpoint.tensors import tensors_sha256
+from eigen_core.common.records import GenerationRecord
 from eigen_core.config import Config
 from eigen_core.generation import (
     TrainingState,
@@ -21,6 +22,7 @@ from eigen_core.generation import (
     start_training,
     train,
 )
+from eigen_core.market import build_panel
 from eigen_core.task import open_data
 from eigen_core.task.market import MarketTask
 
@@ -51,6 +53,11 @@ def advance(state: TrainingState, generations: int) -> TrainingState:
         train(state)
         evolve(state)
     return state
+
+
+def history_of(config: Config) -> tuple[GenerationRecord, ...]:
+    """The history of a run on the market of its configuration that is never interrupted and never stored."""
+    return tuple(advance(start_training(config, build_panel(config)[0]), config.generations).history)
 
 
 def resumed_from(directory: RunDirectory, config: Config) -> TrainingState:

@@ -89,12 +89,11 @@ def test_the_time_of_a_generation_is_estimated_of_what_fits_alone(monkeypatch: p
     assert "not estimated: the run does not fit" in eigen("plan", *small, *TOO_LITTLE).stdout
 
 
-@pytest.mark.thorough
 def test_a_shape_is_planned_without_data(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eigen_core.task.panel.build_panel", lambda _: pytest.fail("data were read"))
-    shape = ["--columns", "669", "--assets", "108", "--days", "3700"]
+    shape = ["--columns", "60", "--assets", "20", "--days", "2000"]
     planned = document("plan", "--preset", "eigen2", "--set", "network.encoder=filter_bank", *shape, *ENOUGH)
-    assert planned["panel"] == {"days": 3_700, "columns": 669, "assets": 108, "features": 15}
+    assert planned["panel"] == {"days": 2_000, "columns": 60, "assets": 20, "features": 15}
     assert planned["measured"] is not None
     assert list(folder.iterdir()) == []
 

@@ -13,33 +13,20 @@ from flow_cases import eigen_environment, run_eigen, small_flow_config, small_se
 from gcs_emulator import GcsEmulator
 from record_cases import snapshot_of_records, telemetry
 from rich.console import Console
+from training_cases import history_of
 
 from eigen_core.checkpoint.run_contents import RunContents, RunLocation
 from eigen_core.checkpoint.session import create_run, open_session
 from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.checkpoint.store_location import open_store
 from eigen_core.common.errors import Stopped, WorkerLostError
-from eigen_core.common.records import GenerationRecord
 from eigen_core.config import Config
-from eigen_core.generation import evaluate, evolve, start_training, train
-from eigen_core.market import build_panel
 from eigen_core.runs.handle import Run, status_of
 from flows.cli.console import Display
 from flows.cli.training import errors_as_stops
 
 GENERATIONS = 6
 UPLOADS = Fault("status", method="POST|PUT", path="upload", times=None)
-
-
-def in_memory(config: Config) -> tuple[GenerationRecord, ...]:
-    """The history of a training that is never interrupted and never stored."""
-    panel, _ = build_panel(config)
-    state = start_training(config, panel)
-    for _ in range(config.generations):
-        evaluate(state)
-        train(state)
-        evolve(state)
-    return tuple(state.history)
 
 
 @pytest.mark.thorough
@@ -71,7 +58,7 @@ def test_a_run_whose_machine_is_lost_goes_on_from_the_store_alone(
     assert shown["uploads"]["state"] == "ended"
     assert shown["uploads"]["done"] >= GENERATIONS - interrupted.generation
     assert shown["uploads"]["last_error"] is None
-    assert status_of(store, "cloudy").history == in_memory(Config(**shown["config"]))
+    assert status_of(store, "cloudy").history == history_of(Config(**shown["config"]))
     newest = contents.newest_manifest()
     assert newest is not None
     assert (newest.generation, newest.epoch) == (GENERATIONS, interrupted.epoch + 1)

@@ -58,18 +58,6 @@ def test_a_sweep_that_was_stopped_goes_on_and_prunes_a_trial_that_falls_behind(m
     assert [run["run"] for run in found["trials"][0]["runs"]] == ["mine-000-s1", "mine-000-s2"]
 
 
-@pytest.mark.thorough
-def test_what_a_trial_prints_as_it_is_refused_is_shown(with_server: dict[str, str], tmp_path: Path) -> None:
-    pytest.importorskip("optuna")
-    command = ["sweep", "mine", "--vary", "learner.tau=0.01", "--trials", "1", *small_settings()]
-    (tmp_path / "empty.csv").touch()
-    command += ["--data", "empty.csv"]
-    ended = run_eigen(command, environment=with_server, folder=tmp_path, timeout=300.0, code=2)
-    assert "Trial 0, refused: " in ended.stdout
-    assert "empty.csv" in ended.stdout
-    assert runs_in(str(tmp_path / "runs")) == []
-
-
 def test_without_its_package_a_sweep_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "eigen_core.judging.sweeps", raising=False)
     monkeypatch.setitem(sys.modules, "optuna", None)

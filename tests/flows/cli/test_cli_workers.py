@@ -2,14 +2,13 @@
 
 import os
 import signal
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from dask_cases import WAIT_SECONDS, dask, dask_worker, free_address, wait_until
-from flow_cases import eigen_environment, run_eigen, small_settings, started
+from flow_cases import eigen_environment, run_eigen, small_flow_config, small_settings, started
 from gcs_emulator import GcsEmulator
+from training_cases import history_of
 
 from eigen_core.checkpoint.run_contents import RunContents
 from eigen_core.checkpoint.store_location import open_store
@@ -25,8 +24,8 @@ def test_whatever_is_killed_the_run_ends_with_the_bits_of_one_process(
     assert gcs_emulator.url
     store = f"{gcs_bucket}/eigen"
     environment = eigen_environment(session_folder / "cli", PREFECT_API_URL=prefect_api_url)
-    settings = [*small_settings(learner={"gradient_steps": 60}), "--store", store, "--generations", str(GENERATIONS)]
-    run_eigen(["train", "--run", "alone", *settings], environment=environment, folder=tmp_path, code=0)
+    learner = {"gradient_steps": 60}
+    settings = [*small_settings(learner=learner), "--store", store, "--generations", str(GENERATIONS)]
 
     address = free_address()
     contents = RunContents(open_store(store), "led")
@@ -62,9 +61,6 @@ def test_whatever_is_killed_the_run_ends_with_the_bits_of_one_process(
         folder=tmp_path,
         code=0,
     )
-    assert outcome(store, "led") == outcome(store, "alone")
-    assert any(entry.exchanged_bytes for entry in status_of(store, "led").telemetry)
-
-
-def outcome(store: str, run: str) -> list[Mapping[str, Any]]:
-    return [record.model_dump() for record in status_of(store, run).history]
+    led = status_of(store, "led")
+    assert led.history == history_of(small_flow_config(tmp_path, generations=GENERATIONS, learner=learner))
+    assert any(entry.exchanged_bytes for entry in led.telemetry)
