@@ -1,7 +1,7 @@
 """Do the learners learn? Evolution, gradients and both on a market that leaks the return after the fill.
 
 `python -m benchmarks.learning.leak` runs all of it (about ten minutes on one core) and writes leak.csv and leak.png
-beside this file; tests/eigen_core/generation/test_every_kind.py holds the promise.
+beside this file.
 """
 
 from collections.abc import Iterator

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from benchmarks.intervals import intervals_that_hold
-from benchmarks.timing_claims import run
 from benchmarks.walks import write_planted_prices
 from eigen_core.config.loading import load_config
 from eigen_core.market import build_panel
@@ -24,22 +23,6 @@ def test_intervals_hold_the_excess_as_often_as_they_say(preset: str) -> None:
     held = intervals_that_hold(config, build_panel(config)[0], traders=40, years=8, seed=2)
     assert set(held) == {"validation", "holdout"}
     assert all(0.92 <= one.share <= 0.98 for one in held.values()), held
-
-
-@pytest.mark.slow
-def test_luck_in_timing_is_rarely_claimed_and_skill_is_found() -> None:
-    section = run(markets=1)
-    claims: dict[str, tuple[int, int]] = {}
-    for name, *found in section.rows:
-        counts = [tuple(map(int, cell.split(" of "))) for cell in found]
-        claims[name] = (sum(claimed for claimed, _ in counts), sum(judged for _, judged in counts))
-    without = [counts for name, counts in claims.items() if not name.startswith("correlation")]
-    claimed, judged = (sum(values) for values in zip(*without, strict=True))
-    assert judged > 200
-    # With a probability of 5 % each, more than 9 % of so many have one of 1 %.
-    assert claimed <= 0.09 * judged
-    strongest = claims["correlation 0.3"]
-    assert strongest[0] >= 0.2 * strongest[1]
 
 
 EDGE = 0.3

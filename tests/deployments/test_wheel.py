@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from flow_cases import small_settings
 from operated import BUSY_SECONDS, Operated
-from wheel_cases import ROOT, built_wheel
+from wheel_cases import built_wheel
 
 from eigen_core import __version__
 from eigen_core.common.text import DISTRIBUTION
@@ -48,27 +48,14 @@ class Installed(Operated):
         )
 
 
-def pip(environment: Path, *arguments: str) -> None:
-    python = str(environment / "bin" / "python")
-    command = [sys.executable, "-m", "pip", "--python", python, "install", "--disable-pip-version-check", *arguments]
-    ended = subprocess.run(command, cwd=environment, capture_output=True, text=True, timeout=3_600)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-
-
-@pytest.fixture(scope="module", params=["dependencies of the tests", pytest.param("pinned", marks=pytest.mark.slow)])
-def environment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment with the wheel.
-
-    To install the dependencies anew takes minutes and a network: by default those of the tests, which are the pinned
-    ones, are found beside it. Nothing of the clone is: its path is none of them.
-    """
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with the wheel, which finds the dependencies of the tests, and nothing of the clone."""
     folder = tmp_path_factory.mktemp("environment")
     wheel = str(built_wheel(tmp_path_factory.mktemp("wheel")))
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=120)
-    if request.param == "pinned":
-        pip(folder, "--no-compile", "--constraint", str(ROOT / "constraints.txt"), wheel)
-        return folder
-    pip(folder, "--no-index", "--no-deps", wheel)
+    pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "--disable-pip-version-check"]
+    subprocess.run([*pip, "install", "--no-index", "--no-deps", wheel], cwd=folder, check=True, timeout=300)
     (packages,) = folder.glob("lib/python*/site-packages")
     shared = [path for path in sys.path if path.endswith("site-packages")]
     (packages / "dependencies.pth").write_text("\n".join(shared) + "\n")

@@ -1,7 +1,7 @@
 """Cleaning, verifying and exporting runs, in a folder and in a bucket."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -154,20 +154,6 @@ def test_a_run_that_cannot_be_read_keeps_no_other_from_being_cleaned(config: Con
     assert run.stored.generations == (1,)
     with pytest.raises(InputError, match=r"learner\.gamma"):
         clean_runs(config.checkpoint.store, ["broken"], 0.0, dry_run=False)
-
-
-def test_a_missing_run_is_refused(config: Config) -> None:
-    save_generations(config, "run", 1)
-    store = config.checkpoint.store
-    actions: list[Callable[[], object]] = [
-        lambda: clean_runs(store, ["nope"], 0.0, dry_run=False),
-        lambda: verify_run(store, "nope", deep=True),
-        lambda: export_champion(store, "nope", Path("champion.safetensors")),
-    ]
-    for action in actions:
-        with pytest.raises(InputError, match=r"There is no run 'nope' in .*: its runs are run\."):
-            action()
-    assert not Path("champion.safetensors").exists()
 
 
 def test_a_run_is_verified_though_its_configuration_cannot_be_read(config: Config) -> None:

@@ -14,7 +14,6 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRun
 from prefect.client.schemas.objects import Artifact, FlowRun
 
 import flows.server.artifacts
-from eigen_core import generation
 from eigen_core.checkpoint.store_location import open_store
 from eigen_core.planning.run_plan import RunTooLargeError
 from eigen_core.runs.drawing import Drawing
@@ -94,22 +93,6 @@ def test_a_flow_run_has_one_page_of_each_kind_and_a_resume_has_its_own(
     assert [look.name.count("/") for look in open_store(str(tmp_path)).objects("looks/")] == [1]
     # What the first process has shown stays as it was.
     assert shown() == before
-
-
-def test_an_error_stands_on_the_page_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    evolve = generation.evolve
-
-    def failing(state: generation.TrainingState) -> Any:
-        if state.generation == 1:
-            raise RuntimeError("out of luck")
-        return evolve(state)
-
-    monkeypatch.setattr(generation, "evolve", failing)
-    pages = pages_of(flow_run_of(train(small_flow_config(tmp_path), "unlucky")).id)
-    assert str(pages["unlucky"].data).startswith(
-        "# Ended after generation 1 of 3 (33 %)\n\n**RuntimeError: out of luck.** A resume goes on with generation 2."
-    )
-    assert str(pages["unlucky"].description).startswith("1 of 3, ended ")
 
 
 def test_a_run_that_cannot_fit_shows_its_plan(tmp_path: Path) -> None:

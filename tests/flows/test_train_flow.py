@@ -1,9 +1,7 @@
 """The training flow: exact under retries and resumes, and not stopped by what is not training."""
 
-import logging
 from collections.abc import Callable
 from itertools import count
-from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest.mock import Mock
@@ -188,18 +186,3 @@ def test_no_more_threads_compute_than_there_are_cores_for(tmp_path: Path, monkey
     finally:
         torch.set_num_threads(before)
     assert seen == [2]
-
-
-def test_the_phases_of_a_flow_run_are_logged_for_prefects_server(tmp_path: Path) -> None:
-    logger, handler = logging.getLogger("eigen_core"), BufferingHandler(1_000)
-    # As Prefect leaves it in the process of a flow run.
-    logger.setLevel(logging.NOTSET)
-    logger.addHandler(handler)
-    try:
-        train(small_flow_config(tmp_path, generations=1))
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(logging.NOTSET)
-    lines = [record.getMessage() for record in handler.buffer]
-    for phase in ("evaluate 1: ", "train 1: ", "evolve 1: ", "checkpoint 1: "):
-        assert any(line.startswith(phase) for line in lines), phase

@@ -22,7 +22,6 @@ from training_cases import advance, begun, content_for, content_of, resumed_from
 from uneven_environment import RAW, UNEVEN
 
 import eigen_core
-from benchmarks.learning.leak import GENERATIONS, LEARNING, SEEDS, learning_curve, oracle_reward, random_reward
 from benchmarks.synthetic import planted_edge_market
 from eigen_core.checkpoint.integrity import UnfitSnapshotError
 from eigen_core.checkpoint.run_directory import RunDirectory
@@ -269,29 +268,6 @@ def test_more_or_fewer_agents_than_can_learn_are_refused(method: str, learning: 
         begun(config)
     with pytest.raises(InputError, match="learning_agents"):
         Sizes.of(config, TaskData(random_panel(config)))
-
-
-def last_rewards(seed: int) -> dict[str, float]:
-    return {learning: list(learning_curve(learning, "decision", seed, GENERATIONS))[-1] for learning in LEARNING}
-
-
-SHARES = {"evolution alone": 0.2, "gradients alone": 0.6, "both": 0.6}
-"""Least share of an oracle's reward on each market."""
-MEAN_OF_EVOLUTION, UNTAUGHT = 0.3, 0.15
-
-
-@pytest.mark.slow
-def test_evolution_gradients_and_both_learn_a_leak() -> None:
-    of_evolution = []
-    for seed in SEEDS:
-        oracle = oracle_reward(seed)
-        assert random_reward(seed) < UNTAUGHT * oracle, "agents that have not learned reach as much"
-        reached = {learning: reward / oracle for learning, reward in last_rewards(seed).items()}
-        assert all(reached[learning] >= least for learning, least in SHARES.items()), (seed, reached)
-        assert reached["gradients alone"] >= reached["evolution alone"], (seed, reached)
-        assert reached["both"] >= 0.9 * max(reached.values()), (seed, reached)
-        of_evolution.append(reached["evolution alone"])
-    assert np.mean(of_evolution) >= MEAN_OF_EVOLUTION, of_evolution
 
 
 @pytest.mark.thorough

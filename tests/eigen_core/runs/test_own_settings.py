@@ -2,10 +2,7 @@
 
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
 import pytest
-from flow_cases import SMALL
 from store_cases import run_config, save_generations
 
 from eigen_core.checkpoint.run_contents import RunContents, RunLocation
@@ -13,7 +10,6 @@ from eigen_core.common.errors import InputError
 from eigen_core.config import Config, merge
 from eigen_core.runs.handle import Run, status_of
 from flows.cli.common import RunOptions
-from flows.server.flows import train_flow
 
 
 @pytest.fixture(autouse=True)
@@ -118,38 +114,3 @@ def test_days_of_a_store_that_are_no_dates_are_neither_used_nor_shown(
     monkeypatch.setattr(RunContents, "document", lambda *_: {"origin": origin})
     assert Run.open(store, "run").on_its_days(config) == config
     assert not caplog.text
-
-
-@pytest.mark.thorough
-def test_the_panels_fingerprint_shows_whether_they_are_the_same_data(
-    store: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    prefect_api: None,  # noqa: ARG001 - flows are run
-) -> None:
-    def prices(name: str, seed: int) -> Path:
-        moves = np.random.default_rng(seed).normal(0, 0.02, (300, 3))
-        closes = pd.DataFrame(50 * np.exp(moves.cumsum(0)), columns=["AAA", "BBB", "CCC"])
-        closes.insert(0, "date", pd.bdate_range("2010-01-04", periods=300).strftime("%Y-%m-%d"))
-        path = tmp_path / name / "prices.csv"
-        path.parent.mkdir()
-        closes.to_csv(path, index=False)
-        return path
-
-    def flow(data: Path | None, generations: int, *, resume: bool) -> str:
-        values = {"generations": generations, "checkpoint": {"store": store}, "market": {"layout": "wide"}}
-        given = with_data(Config.model_validate(merge(SMALL, values)), data)
-        state = train_flow(given, "run", resume=resume, return_state=True)
-        return "" if state.is_completed() else str(state.message)
-
-    monkeypatch.setenv("EIGEN_CACHE", str(tmp_path / "cache"))
-    theirs, same, other = prices("theirs", 1), prices("same", 1), prices("other", 2)
-    assert flow(theirs, 1, resume=False) == ""
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    assert "this machine does not know where it is" in flow(None, 1, resume=True)
-    assert "was trained on other data" in flow(other, 1, resume=True)
-    assert "this machine does not know where it is" in flow(None, 1, resume=True)
-    assert flow(same, 1, resume=True) == ""
-    assert flow(None, 1, resume=True) == ""
-    assert status_of(store, "run").generation == 1

@@ -36,8 +36,6 @@ LEARNERS = [small_config(learner={"algorithm": name}, population={"size": 5}) fo
 CASES = {
     **{str(config.learner.algorithm): config for config in LEARNERS},
     "tcn": small_config(network={"encoder": "tcn", "column_chunk": 2}, population={"size": 5, "group_size": 2}),
-    "evolution alone": small_config(learner={"gradient_steps": 0}),
-    "random actions": small_config(exploration={"random_steps": 100}),
     "pendulum": PENDULUM,
 }
 

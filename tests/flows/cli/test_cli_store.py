@@ -12,7 +12,6 @@ from eigen_core.checkpoint.export import read_champion
 from eigen_core.checkpoint.manifest import Manifest
 from eigen_core.checkpoint.run_contents import RunContents, RunLocation
 from eigen_core.checkpoint.store import LocalStore
-from eigen_core.runs.handle import Run
 
 CLEANED_KEYS = {"run", "skipped", "generations", "blobs", "local_generations", "local_blobs", "bytes_freed"}
 DAMAGE_KEYS = ["generation", "file", "path", "what"]
@@ -138,13 +137,3 @@ def test_the_store_is_the_option_else_the_environments_else_runs(
     assert "its runs are first" in refused("verify", "run")
     assert document("verify", "second", "--store", str(tmp_path / "given"))["whole"]
     assert [row["run"] for row in document("clean")] == ["first"]
-
-
-def test_a_finished_run_is_not_finished_for_more_generations(tmp_path: Path) -> None:
-    config = run_config(tmp_path, tmp_path)
-    market = config.market.model_copy(update={"holdout_days": 0})
-    config = config.model_copy(update={"generations": 2, "market": market})
-    save_generations(config, "run", 1, 2)
-    run = Run.of(config, "run")
-    assert run.is_finished(config)
-    assert not run.is_finished(config.model_copy(update={"generations": 3}))

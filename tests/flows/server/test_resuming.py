@@ -129,19 +129,6 @@ def test_without_any_unfinished_run_it_goes_off(deployed: Deployed, tmp_path: Pa
     assert not deployed.is_on
 
 
-def test_what_cannot_be_trained_is_not_tried_again(deployed: Deployed, tmp_path: Path) -> None:
-    set_schedule(deployed.client, deployed.client.read_deployment(deployed.number), True)
-    config = small_flow_config(tmp_path, market={"data": str(tmp_path / "prices.csv")})
-    with pytest.raises(InputError, match=r"There is no file or folder .*prices\.csv"):
-        asked(config, "mine")
-    # The disk with the prices may come back.
-    assert deployed.is_on
-    (tmp_path / "prices.csv").touch()
-    with pytest.raises(InputError, match=r"prices\.csv"):
-        asked(config, "mine")
-    assert not deployed.is_on
-
-
 def test_a_resume_that_is_refused_is_tried_again(
     deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
