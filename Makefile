@@ -50,8 +50,9 @@ test: lint
 	$(PYTEST) --numprocesses auto -m "not thorough and not slow"
 
 # Half as many processes more than cores: many of these tests wait for servers.
+TESTS := thorough and not slow
 test-all: setup
-	$(PYTEST) --numprocesses $$($(BIN)/python -c "import os; print(len(os.sched_getaffinity(0)) * 3 // 2)") -m "thorough and not slow"
+	$(PYTEST) --numprocesses $$($(BIN)/python -c "import os; print(len(os.sched_getaffinity(0)) * 3 // 2)") -m "$(TESTS)"
 
 bench: setup
 	$(BIN)/python -m benchmarks
