@@ -15,10 +15,8 @@ from cli_cases import document, eigen
 from flow_cases import small_flow_config, small_settings, train
 from memory_cases import bare_report
 from prefect.exceptions import TerminationSignal
-from record_cases import snapshot_of_records, telemetry
+from record_cases import save_records, telemetry
 
-from eigen_core.checkpoint.run_contents import RunLocation
-from eigen_core.checkpoint.session import create_run, open_session
 from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.common.errors import FOLLOWS, End, InputError, Next, Stopped, end_of
 from eigen_core.common.files import explained
@@ -127,10 +125,7 @@ class Trainer:
             return JobResult(1, "", self._ends.pop(), "Because of that.")
         if is_stopped():
             return JobResult(-signal.SIGTERM, "", End.INTERRUPTED)
-        config = run.config.model_dump(mode="json")
-        create_run(RunLocation.of(run.config.checkpoint, run.name), config)
-        with open_session(RunLocation.of(run.config.checkpoint, run.name), run.config.checkpoint) as session:
-            session.save(snapshot_of_records([telemetry(1)]), config)
+        save_records(run.config, run.name, [telemetry(1)])
         self.trained.append(run.name)
         return JobResult(0, "")
 

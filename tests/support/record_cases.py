@@ -4,8 +4,12 @@ from collections.abc import Sequence
 
 from pydantic import JsonValue
 
+from eigen_core.checkpoint.manifest import Manifest
+from eigen_core.checkpoint.run_contents import RunLocation
+from eigen_core.checkpoint.session import create_run, open_session
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.common.records import GenerationRecord, Lineage, Telemetry
+from eigen_core.config import Config
 
 
 def record(generation: int) -> GenerationRecord:
@@ -50,3 +54,14 @@ def snapshot_of_records(entries: Sequence[Telemetry]) -> Snapshot:
         "telemetry": [entry.model_dump(mode="json") for entry in entries],
     }
     return Snapshot(len(entries), {}, documents, 1)
+
+
+def save_records(config: Config, name: str, entries: Sequence[Telemetry]) -> Manifest:
+    """Save such a checkpoint of a run, which is made if it is missing."""
+    location, values = RunLocation.of(config.checkpoint, name), config.model_dump(mode="json")
+    if not location.exists():
+        create_run(location, values)
+    with open_session(location, config.checkpoint) as session:
+        saved = session.save(snapshot_of_records(entries), values)
+        session.finish()
+    return saved.manifest

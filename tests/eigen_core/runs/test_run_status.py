@@ -12,8 +12,7 @@ from cli_cases import eigen
 from fault_proxy import Fault, FaultProxy
 from flow_cases import small_flow_config
 from gcs_emulator import GcsEmulator
-from pydantic import JsonValue
-from record_cases import record, telemetry
+from record_cases import record, save_records, snapshot_of_records, telemetry
 
 from eigen_core.checkpoint.export import read_champion
 from eigen_core.checkpoint.integrity import blob_path
@@ -35,16 +34,7 @@ from flows.server.status import newest_run
 
 
 def save(config: Config, generation: int) -> Manifest:
-    numbers = range(1, generation + 1)
-    documents: dict[str, JsonValue | bytes] = {
-        "history": [record(number).model_dump(mode="json") for number in numbers],
-        "telemetry": [telemetry(number).model_dump(mode="json") for number in numbers],
-    }
-    snapshot = Snapshot(generation, {"population": {"weights": torch.zeros(2)}}, documents, 1)
-    with open_session(RunLocation.of(config.checkpoint, "run"), config.checkpoint) as session:
-        saved = session.save(snapshot, config.model_dump(mode="json"))
-        session.finish()
-        return saved.manifest
+    return save_records(config, "run", [telemetry(number) for number in range(1, generation + 1)])
 
 
 def directory_of(location: RunLocation) -> RunDirectory:
@@ -215,15 +205,11 @@ def store(tmp_path: Path) -> Path:
 
 def write_run(store: Path, name: str, values: dict[str, Any]) -> None:
     RunDirectory.create(store, name, values)
-    documents: dict[str, JsonValue | bytes] = {
-        "history": [record(1).model_dump(mode="json")],
-        "telemetry": [telemetry(1).model_dump(mode="json")],
-        "champion": {"layout": []},
-    }
-    tensors = {"population": {"weights": torch.zeros(2)}, "champion": {"weights": torch.zeros(2)}}
+    records, weights = snapshot_of_records([telemetry(1)]), {"weights": torch.zeros(2)}
+    tensors = {"population": weights, "champion": weights}
     settings = Config().checkpoint.model_copy(update={"store": str(store)})
     with open_session(RunLocation.of(settings, name), settings) as session:
-        session.save(Snapshot(1, tensors, documents, 1), values)
+        session.save(Snapshot(1, tensors, {**records.documents, "champion": {"layout": []}}, 1), values)
 
 
 @pytest.mark.parametrize("name", [path.name for path in sorted(STORED_RUNS.iterdir())])

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 from cli_cases import document, eigen, refused
 from memory_cases import bare_report
-from record_cases import snapshot_of_records, telemetry
+from record_cases import save_records, telemetry
 from store_cases import run_config, save_generations
 from upload_cases import locked_by_another_process
 
 from eigen_core.checkpoint.run_contents import RunLocation
-from eigen_core.checkpoint.session import create_run, open_session
 from eigen_core.common.records import PhaseMemory
 from eigen_core.machine.memory_guard import MemoryGuardError
 from eigen_core.runs.journals import write_memory_report
@@ -30,17 +29,14 @@ MB = 1_000_000
 def location(user_folder: Path) -> RunLocation:  # noqa: ARG001 - in that folder
     """A run of five generations in `runs`, whose telemetry knows phases from the fourth on, and a GPU in the fifth."""
     config = run_config("runs", Path("runs")).model_copy(update={"generations": 9})
-    location = RunLocation.of(config.checkpoint, "run")
-    create_run(location, config.model_dump(mode="json"))
     evaluated = PhaseMemory(phase="evaluate", start_bytes=300 * MB, peak_bytes=456 * MB, end_bytes=400 * MB)
     trained = PhaseMemory(phase="train", start_bytes=400 * MB, peak_bytes=789 * MB, end_bytes=500 * MB)
     entries = [telemetry(number) for number in range(1, 6)]
     entries[3] = entries[3].model_copy(update={"phases": (evaluated, trained)})
     trained = trained.model_copy(update={"device_reserved_peak": 77 * MB})
     entries[4] = entries[4].model_copy(update={"phases": (evaluated, trained)})
-    with open_session(RunLocation.of(config.checkpoint, "run"), config.checkpoint) as session:
-        session.save(snapshot_of_records(entries), config.model_dump(mode="json"))
-    return location
+    save_records(config, "run", entries)
+    return RunLocation.of(config.checkpoint, "run")
 
 
 def memory_of(*arguments: str) -> dict[str, Any]:

@@ -24,36 +24,19 @@ QUICKLY_REFUSED: dict[str, tuple[list[str], str]] = {
     "key without its section": (["train", "--set", "gamma=0.5"], "did you mean learner.gamma?"),
     "negative seed": (["train", "--seed", "-1"], "a whole number of at least 0"),
     "too many generations": (["train", "--generations", str(10**30)], "a whole number from 1 to 1,000,000"),
-    "a key twice": (["train", "--seed", "1", "--set", "seed=2"], "seed is given twice"),
     "unknown preset": (["train", "--preset", "huge"], "there is no preset 'huge'"),
     "unknown device": (["train", "--device", "tpu"], "give one of auto, cpu, cuda"),
     "run name with a slash": (["train", "--run", "../x"], "cannot be named"),
-    "run name with a space": (["train", "--run", "a b"], "cannot be named"),
-    "empty run name": (["train", "--run", ""], "cannot be named"),
-    "run name like another option": (["train", "--run=--help"], "cannot be named"),
     "resume a name like an option": (["resume", "--", "--help"], "cannot be named"),
     "missing data": (["train", "--data", "nowhere.csv"], "nowhere.csv"),
-    "data in an unknown home": (["train", "--data", "~nosuchuser/x"], "~nosuchuser/x"),
     "empty data": (["train", "--data", "empty.csv"], "empty.csv"),
-    "text in prices": (["train", "--data", "text.csv"], "text.csv"),
-    "window too long for the data": (
-        ["train", "--set", "market.window=5000", "--set", "market.validation_days=3000"],
-        "the panel has",
-    ),
-    "capacity below one generation": (
-        ["train", "--set", "replay.capacity=3000", "--set", "replay.minimum=3000"],
-        "transitions of one generation",
-    ),
     "batch larger than training": (["train", "--set", "learner.batch_size=60000"], "lower learner.batch_size"),
     "store in the place of a file": (["train", "--store", "file"], "file"),
-    "store below a file": (["train", "--store", "file/store"], "file"),
-    "store elsewhere": (["train", "--store", "s3://bucket/runs"], "folder"),
     "other settings": (["train", "--store", "store", "--run", "known", "--seed", "9"], "begun with other settings"),
     "not fresh": (["train", "--store", "store", "--run", "known", "--fresh"], "leave out --fresh"),
     "broken configuration": (["train", "--store", "store", "--run", "broken"], "learner.gamma"),
     "resume an unknown run": (["resume", "nope", "--store", "store"], "There is no run 'nope'"),
     "resume in a store that is a file": (["resume", "nope", "--store", "file"], "file"),
-    "resume to no generation": (["resume", "known", "--store", "store", "--generations", "0"], "from 1 to"),
     "show an unknown run": (["show", "nope"], "There is no run 'nope'"),
     "show a broken configuration": (["show", "broken", "--store", "store"], "learner.gamma"),
     "list a file": (["runs", "--store", "file"], "file"),
@@ -65,7 +48,6 @@ QUICKLY_REFUSED: dict[str, tuple[list[str], str]] = {
         "--assets 9 of --columns 8 cannot be tradable",
     ),
     "plan a panel and none": (["plan", "--columns", "8", "--days", "370", "--data", "prices.csv"], "give one of them"),
-    "plan too few days": (["plan", "--columns", "8", "--days", "300"], "the panel has 300"),
     "walk on workers that compute agents": (["walk", "mine", *ON_BUSY_WORKERS], "wait for a worker's thread"),
     "sweep on workers that compute agents": (
         ["sweep", "mine", "--vary", "learner.gamma=0.9:0.99", *ON_BUSY_WORKERS],
@@ -82,7 +64,6 @@ TINY = ["--set", "memory.limit_gb=0.3"]
 # Refused by what other commands meet, such as trained runs.
 REFUSED: dict[str, tuple[list[str], str]] = {
     "resume on other data": (["resume", "small", "--generations", "3", "--data", "other.csv"], "market.data"),
-    "resume with another setting": (["resume", "small", "--generations", "3", "--set", "seed=9"], "seed"),
     "resume with a scheduler that is gone": (
         ["resume", "unfinished", "--set", f"scheduler={MISSING}"],
         "cannot be reached",
@@ -93,7 +74,6 @@ REFUSED: dict[str, tuple[list[str], str]] = {
         "cannot be reached",
     ),
     "launch with an unknown setting": (["launch", "--set", "learner.batchsize=3"], "did you mean learner.batch_size?"),
-    "launch of an impossible name": (["launch", "--run", "../x"], "cannot be named"),
     "launch without a server": (["launch", "--run", "new", *SMALL], "No server runs here"),
     "logs without a server": (["logs", "mine"], "No server runs here"),
     "alerts without an address": (["alerts"], "--off"),
@@ -107,14 +87,11 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "export": (["export", "nobody", "--champion", "champion.safetensors"], "no run 'nobody'"),
     "export below a file": (["export", "small", "--champion", "file/champion.safetensors"], "file"),
     "backtest": (["backtest", "nobody"], "no run 'nobody'"),
-    "backtest of other days": (["backtest", "small", "--slice", "2050-01-03:2050-12-31"], "2050"),
-    "backtest of no days": (["backtest", "small", "--slice", "holdouts"], "holdouts"),
     "backtest of nobody": (["backtest", "small", "--agent", "99"], "99"),
     "backtest of another run": (["backtest", "small", "--set", "seed=2"], "seed"),
     "backtest below a file": (["backtest", "small", "--out", "file/tables"], "file"),
     "backtest of what is unfinished": (["backtest", "unfinished"], "unfinished"),
     "report": (["report", "nobody"], "nobody"),
-    "report of nobody": (["report", "small", "--agent", "99"], "99"),
     "report below a file": (["report", "small", "--out", "file/report.html"], "file"),
     "report into a folder": (["report", "small", "--out", "runs"], "a folder is in the place of a file"),
     "report of what is unfinished": (["report", "unfinished"], "unfinished"),
@@ -122,10 +99,8 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "compare into a folder": (["compare", "small", "small2", "--out", "runs"], "a folder is in the place of a file"),
     "compare runs on other days": (["compare", "small", "longer"], "play different days"),
     "act of nobody": (["act", "nobody"], "no run 'nobody'"),
-    "act on no day": (["act", "small", "--date", "2050-01-03"], "2050-01-03"),
     "act on no data": (["act", "small", "--data", "none.csv"], "none.csv"),
     "act on other symbols": (["act", "small", "--data", "columns.csv"], "CCC"),
-    "act of another run": (["act", "small", "--set", "seed=2"], "seed is fixed by the run"),
     "act below a file": (["act", "small", "--ledger", "file/act.json"], "file"),
     "importance": (["importance", "small", "--agent", "99"], "99"),
     **{
@@ -139,16 +114,13 @@ REFUSED: dict[str, tuple[list[str], str]] = {
         "cannot be reached",
     ),
     "sweep": (["sweep", "rates", "--vary", "learner.gama=0.9:0.99"], "learner.gamma"),
-    "sweep beyond a bound": (["sweep", "rates", "--vary", "learner.gamma=0.9:1.5"], "learner.gamma"),
     "sweep with a scheduler that is gone": (
         ["sweep", "rates", *SMALL, "--vary", "learner.gamma=0.9:0.99", "--runs-on", MISSING],
         "cannot be reached",
     ),
     "trust": (["trust", "none.csv", "--out", "trust"], "none.csv"),
     "trust below a file": (["trust", "--trials", "1", "--out", "file/trust"], "file"),
-    "trust of no edges": (["trust", "--edges", "much", "--out", "trust"], "much"),
     "audit": (["audit", "--data", "none.csv"], "none.csv"),
-    "audit of an unknown feature": (["audit", "--set", "market.own_features=unknown"], "unknown"),
 }
 
 
@@ -165,7 +137,6 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bare")
     (folder / "file").write_text("not a folder")
     (folder / "empty.csv").write_text("")
-    (folder / "text.csv").write_text("date,AAA,BBB\n2001-01-01,one,two\n2001-01-02,three,four\n")
     RunDirectory.create(
         folder / "store", "known", small_flow_config(folder / "store", generations=1).model_dump(mode="json")
     )

@@ -15,10 +15,9 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelling
-from record_cases import snapshot_of_records, telemetry
+from record_cases import save_records, telemetry
 
-from eigen_core.checkpoint.run_contents import RunContents, RunLocation
-from eigen_core.checkpoint.session import create_run, open_session
+from eigen_core.checkpoint.run_contents import RunContents
 from eigen_core.checkpoint.store_location import open_store
 from eigen_core.common.errors import End, Stopped
 from eigen_core.config.loading import load_config
@@ -40,10 +39,7 @@ def test_a_sweep_that_was_stopped_goes_on_and_prunes_a_trial_that_falls_behind(m
             raise stops.pop()
         if is_stopped():
             return JobResult(-signal.SIGTERM, "", End.INTERRUPTED)
-        config = run.config.model_dump(mode="json")
-        create_run(RunLocation.of(run.config.checkpoint, run.name), config)
-        with open_session(RunLocation.of(run.config.checkpoint, run.name), run.config.checkpoint) as session:
-            session.save(snapshot_of_records([telemetry(1), telemetry(2)]), config)
+        save_records(run.config, run.name, [telemetry(1), telemetry(2)])
         return JobResult(0, "")
 
     monkeypatch.setattr("flows.cli.run_jobs.train_in_subprocess", train)
