@@ -46,13 +46,14 @@ lint: setup
 # Files stay together: their tests share what is costly to set up. In their order the longest tests are not the last.
 PYTEST := $(BIN)/pytest --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
+TESTS := not thorough and not slow
+PROCESSES := auto
 test: lint
-	$(PYTEST) --numprocesses auto -m "not thorough and not slow"
+	$(PYTEST) --numprocesses $(PROCESSES) -m "$(TESTS)"
 
 # Half as many processes more than cores: many of these tests wait for servers.
-TESTS := thorough and not slow
 test-all: setup
-	$(PYTEST) --numprocesses $$($(BIN)/python -c "import os; print(len(os.sched_getaffinity(0)) * 3 // 2)") -m "$(TESTS)"
+	$(PYTEST) --numprocesses $$(( $$(nproc) * 3 / 2 )) -m "thorough and not slow"
 
 bench: setup
 	$(BIN)/python -m benchmarks
