@@ -50,17 +50,6 @@ def test_a_request_of_another_page_or_under_another_name_begins_nothing(operated
     assert operated.asked_for() == before
 
 
-def test_parameters_that_name_a_scheduler_are_refused_and_nobody_is_called(operated: Operated) -> None:
-    before = operated.asked_for()
-    with listening() as (address, connections):
-        url, body = request_of(operated, {"preset": "quickstart", "scheduler": f"tcp://{address}"})
-        answer = httpx.post(url, json=body)
-        assert 400 <= answer.status_code < 500, answer.text
-        assert "scheduler" in answer.text
-        assert operated.asked_for() == before
-        assert connections == []
-
-
 @pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))
 def test_a_page_of_another_origin_begins_nothing_in_a_browser(operated: Operated, tmp_path: Path) -> None:
     before = operated.asked_for()

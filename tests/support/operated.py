@@ -72,6 +72,8 @@ class Operated:
             "EIGEN_HOME": str(self.home),
             "EIGEN_CACHE": os.environ["EIGEN_CACHE"],
             "COLUMNS": "120",
+            # A worker asks for flow runs every ten seconds as it comes.
+            "PREFECT_WORKER_QUERY_SECONDS": "2",
             # The log says when a phase begins.
             "PREFECT_LOGGING_LOGGERS_PREFECT_TASK_RUNS_LEVEL": "DEBUG",
             **({} if api is None else {"PREFECT_API_URL": api}),

@@ -108,6 +108,7 @@ def test_data_that_have_moved_are_given_again(tmp_path: Path) -> None:
 def test_days_of_a_store_that_are_no_dates_are_neither_used_nor_shown(
     store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("WARNING", "eigen_core")
     config = run_config(store, tmp_path / "theirs")
     save_generations(config, "run", 1)
     origin = {"files": "other", "first": "\x1b[2J", "last": "2020-01-02"}
