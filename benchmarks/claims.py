@@ -1,7 +1,7 @@
 """How often the verdict claims skill of traders whose skill is known, on years of the bundled prices."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -164,15 +164,8 @@ def _trade(year: _Year, config: Config, signal: Values, threshold: float | None)
         if not free[asset] or (threshold is not None and signal[day, asset] < threshold):
             continue
         sold = min(day + trading.holding_days, len(year.closes) - 1)
-        values = {
-            "asset": asset,
-            "exit_day": day + trading.holding_days,
-            "entry": year.entries[day, asset],
-            "exit": OrderCosts.of(trading).sale_price(year.closes[sold, asset]),
-            "coefficient": trading.max_coefficient,
-            "at_open": True,
-        }
-        for name in {field.name for field in fields(DecidedTrades)} & set(values):
-            getattr(trades, name)[0, day, 0] = values[name]
         free_from[asset] = day + trading.holding_days
+        trades.asset[0, day], trades.exit_day[0, day], trades.at_open[0, day] = asset, free_from[asset], True
+        trades.entry[0, day], trades.coefficient[0, day] = year.entries[day, asset], trading.max_coefficient
+        trades.exit[0, day] = OrderCosts.of(trading).sale_price(year.closes[sold, asset])
     return trades

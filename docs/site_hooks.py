@@ -25,7 +25,6 @@ OUTSIDE = (
     "SECURITY.md",
     "THIRD_PARTY.md",
     "benchmarks/RESULTS.md",
-    "benchmarks/learning/leak.png",
     "benchmarks/learning/learning.png",
     "benchmarks/learning/learningportfolio.png",
     "benchmarks/trust.png",

@@ -24,7 +24,7 @@ from benchmarks import (
 )
 from benchmarks.__main__ import BENCHMARKS
 from benchmarks.fuzz import small_run
-from benchmarks.learning import bench, leak
+from benchmarks.learning import bench
 from benchmarks.results import RESULTS
 from eigen_core.config import Config
 from eigen_core.config.loading import config_from_values, load_config
@@ -44,7 +44,6 @@ CONFIGURATIONS: dict[str, Callable[[], Iterable[Config]]] = {
     "halts": lambda: [halts.config()],
     # Runs under limits have the same.
     "kill": lambda: [config_from_values({**kill.CONFIG})],
-    "leak": lambda: (leak.trial_config(kind, "decision", 1) for kind in leak.LEARNING),
     "learning": lambda: (
         one.config for part in bench.PARTS.values() for one in part.planned() if one.seed in part.seeds[:1]
     ),
