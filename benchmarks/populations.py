@@ -1,5 +1,6 @@
 """What each population method reaches with the same learner and as many steps played: Pendulum and a planted market."""
 
+import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -9,7 +10,7 @@ from multiprocessing import get_context
 import numpy as np
 import torch
 
-from benchmarks.learning.trial import RIDGE, run_ridge, run_trial, trial_config
+from benchmarks.learning.trial import run_trial, trial_config
 from benchmarks.results import Section
 from eigen_core.config.loading import load_config
 from eigen_core.generation import evaluate, evolve, start_training, train
@@ -38,7 +39,7 @@ def run() -> Section:
     ]
     # Scores, not times: two at once change nothing.
     with ProcessPoolExecutor(2, get_context("spawn"), initializer=_quiet) as pool:
-        found = np.array(list(pool.map(_done, works))).reshape(len(_METHODS), 2, len(_SEEDS))
+        found = np.array(list(pool.map(operator.call, works))).reshape(len(_METHODS), 2, len(_SEEDS))
     rows = [
         (
             name,
@@ -49,7 +50,7 @@ def run() -> Section:
         )
         for name, of_method in zip(_METHODS, found, strict=True)
     ]
-    ridge = [ridge_share(seed) for seed in _SEEDS]
+    ridge = [market_share((), seed, "ridge") for seed in _SEEDS]
     each = ", ".join(f"{share:.0f}" for share in ridge)
     rows.append(("ridge regression, no agents", "-", "-", f"{np.mean(ridge):.0f} %", each))
     return Section(
@@ -86,18 +87,10 @@ def pendulum_return(settings: Sequence[str], seed: int) -> float:
         return float(state.task.roll_out(state.champion.weights[None], starts[None]).rewards.mean())
 
 
-def market_share(settings: Sequence[str], seed: int) -> float:
+def market_share(settings: Sequence[str], seed: int, method: str = "both") -> float:
     """Return what the champion earns in the holdout of a planted market, in percent of an oracle."""
-    found = run_trial(_MARKET, _EDGE, trial_config(_MARKET, seed, "both", settings, _MARKET_GENERATIONS), "both")
-    return float(found["share"]["champion"])
-
-
-def ridge_share(seed: int) -> float:
-    return float(run_ridge(_MARKET, _EDGE, trial_config(_MARKET, seed, RIDGE))["share"]["champion"])
-
-
-def _done(work: Callable[[], float]) -> float:
-    return work()
+    config = trial_config(_MARKET, seed, method, settings, _MARKET_GENERATIONS)
+    return float(run_trial(_MARKET, _EDGE, config, method)["share"]["champion"])
 
 
 def _quiet() -> None:

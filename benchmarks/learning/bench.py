@@ -18,12 +18,13 @@ from eigen_core.reporting.style import BLUE, MUTED, VERMILLION, figure_file, tin
 
 COLUMNS = (
     "market",
-    "IC",
+    "signal's IC",
     "method",
     "seeds",
     "champion",
     "population",
     "best agent",
+    "IC",
     "excess, %",
     "skill claimed",
     "CPU s",
@@ -31,14 +32,14 @@ COLUMNS = (
 _METHOD = (
     "Trainings on synthetic markets of 20 assets and 4,752 days, of which 1,500 are held out, that no setting was "
     "chosen on. Their signal has the stated information coefficient (IC: its correlation with the return over the "
-    "holding time). Champion, mean of the population and best agent: percent of what an oracle earns in the holdout "
-    "that ranks assets by the signal with a tuned threshold and sale target, at the same costs and fills; of "
-    "portfolios, percent of what the growth of an oracle's weights, the softmax of the signal with a tuned sharpness "
-    "and speed, exceeds that of equal weights on 4 further markets of 19 years. Interquartile means over the seeds, "
-    "of which each has a market of its own, with 95 % bootstrap intervals. Excess in the holdout: of a champion's "
-    "trade over the mean of all assets bought on the same day; of portfolios of a year's growth over equal weights. "
-    "CPU seconds: of training, median; generations are such that methods of the market take about as many, which is "
-    "not so of those of portfolios."
+    "holding time). IC: that of the scores by which the champion ranks assets, in the holdout. Champion, mean of the "
+    "population and best agent: percent of what an oracle earns in the holdout that ranks assets by the signal with a "
+    "tuned threshold and sale target, at the same costs and fills; of portfolios, percent of what the growth of an "
+    "oracle's weights, the softmax of the signal with a tuned sharpness and speed, exceeds that of equal weights on 4 "
+    "further markets of 19 years. Interquartile means over the seeds, of which each has a market of its own, with 95 % "
+    "bootstrap intervals. Excess in the holdout: of a champion's trade over the mean of all assets bought on the same "
+    "day; of portfolios of a year's growth over equal weights. CPU seconds: of training, median; generations are such "
+    "that methods of the market take about as many, which is not so of those of portfolios."
 )
 _PANELS_IN_A_ROW = 3
 Case = tuple[str, float]
@@ -89,23 +90,28 @@ def _rows(case: Case, methods: Mapping[str, Sequence[TrialFound]]) -> list[list[
     rows = []
     for method, trials in methods.items():
         shares = [_share(trials, name) for name in ("champion", "mean", "best")]
-        excess = [trial.excess for trial in trials if trial.excess is not None]
         claims = [trial.claim == "skill" for trial in trials if trial.claim is not None]
         cpu = float(np.median([trial.cpu_s for trial in trials]))
-        rows.append([method, f"{len(trials)}", *shares, Estimate.of(excess).shown(2) if excess else "-"])
+        found = _shown([trial.ic for trial in trials], 3), _shown([trial.excess for trial in trials], 2)
+        rows.append([method, f"{len(trials)}", *shares, *found])
         rows[-1] += [f"{sum(claims)} of {len(claims)}" if claims else "-", f"{cpu:.0f}"]
-    oracles = [trial.oracle_excess for trial in next(iter(methods.values())) if trial.oracle_excess is not None]
-    if oracles and edge:
-        rows.append(["oracle", f"{len(oracles)}", *[""] * 3, Estimate.of(oracles).shown(2), "", ""])
+    if edge:
+        trials = next(iter(methods.values()))
+        found = _shown([trial.oracle_ic for trial in trials], 3), _shown([trial.oracle_excess for trial in trials], 2)
+        rows.append(["oracle", f"{len(trials)}", *[""] * 3, *found, "", ""])
     random = [trial for trials in methods.values() for trial in trials if "random" in trial.share]
     if random and edge:
-        rows.append(["random, as many trades", f"{len(random)}", _share(random, "random"), *[""] * 5])
+        rows.append(["random, as many trades", f"{len(random)}", _share(random, "random"), *[""] * 6])
     return [[market, f"{edge:g}", *row] for row in rows]
 
 
 def _share(trials: Sequence[TrialFound], name: str) -> str:
-    known = [value for trial in trials if (value := trial.share.get(name)) is not None]
-    return Estimate.of(known).shown() if known else "-"
+    return _shown([trial.share.get(name) for trial in trials])
+
+
+def _shown(values: Sequence[float | None], digits: int = 0) -> str:
+    known = [value for value in values if value is not None]
+    return Estimate.of(known).shown(digits) if known else "-"
 
 
 def draw(found: Found, path: Path, title: str) -> None:
@@ -152,6 +158,7 @@ CASES: tuple[tuple[Case, ...], ...] = (
     (("plain", 0.3), ("factor", 0.15), ("plain", 0.1), ("memory", 0.3), ("noise", 0.0)),
     (("isolated", 0.3), ("isolated_factor", 0.15), ("isolated", 0.1)),
     (("unblocked", 0.1), ("leader", 0.3), ("regimes", 0.3), ("plain", 1.0), ("plain", 0.15), ("plain", 0.05)),
+    (("interaction", 0.1), ("absolute", 0.1), ("regimes_5", 0.1), ("lagged", 0.1)),
 )
 """Markets and edges; a line is run on all seeds before the next. An edge of 1 is a leak."""
 MARKET_SEEDS = range(9_301, 9_306)

@@ -1,5 +1,6 @@
 """The result of a training in the holdout, compared with an oracle and random traders."""
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from itertools import product
@@ -11,18 +12,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from benchmarks.learning.markets import YEAR, KnownMarket, known_market
+from benchmarks.learning.scores import Score, agent_scores, information_coefficient
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.generation import TrainingState
 from eigen_core.judging.backtest import backtest_class, decide_weights
-from eigen_core.judging.ridge import HoldingRule, fit_ridge, play_rules, tuned_buying, tuned_holding
+from eigen_core.judging.ridge import BuyingRule, HoldingRule, play_rules, tuned_buying
 from eigen_core.judging.verdicts import Claim, verdict_on
 from eigen_core.learning.fitness import spread_starts
 from eigen_core.networks.actions import portfolio_actions
 from eigen_core.networks.agent import AgentNetwork
+from eigen_core.trading.baselines import trades_by_score
 from eigen_core.trading.environment import trade_whole_episodes
+from eigen_core.trading.equity import Values
 from eigen_core.trading.portfolio import Rebalancing
-from eigen_core.trading.prices import Prices
+from eigen_core.trading.prices import Prices, prices_of_span
+from eigen_core.trading.trades import DecidedTrades
 
 _SHARPNESS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 _SPEEDS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -118,7 +123,7 @@ def judged(state: TrainingState, market: KnownMarket) -> dict[str, Any]:
     `score`: mean reward of an episode; with the task `portfolio` growth over equal weights on further markets of the
     same kind (percent a year). `share`: percent of the oracle's score. `excess`: mean excess of the champion's trades
     (%), or growth over equal weights in the holdout, also of the oracle. `claim`: that of the verdict on a market
-    without an edge.
+    without an edge. `ic`, `oracle_ic`: see `coefficients`.
     """
     champion = state.champion
     assert champion is not None
@@ -134,6 +139,7 @@ def judged(state: TrainingState, market: KnownMarket) -> dict[str, Any]:
         "score": {name: round(score, 1) for name, score in scores.items()},
         "agents": [round(float(score), 1) for score in facts.pop("agents")],
         **facts,
+        **coefficients(agent_scores(state, champion.weights), market, state.config),
         "chosen": {"generation": champion.generation, "validation": round(champion.validation, 1)},
         "claim": None if market.edge else _claim(state, market, champion.weights),
     }
@@ -171,14 +177,7 @@ def _by_growth(state: TrainingState, champion: Tensor, market: KnownMarket) -> t
     config, span = state.config, market.panel.splits.holdout
     agents = torch.cat([champion[None], state.population.weights])
     oracle = tuned_weights_oracle(market.name, market.edge, config)
-    scored = np.zeros(1 + len(agents))
-    for seed in _FURTHER_SEEDS:
-        further = known_market(market.name, config, market.edge, seed)
-        days = range(config.market.window, further.panel.days)
-        weights = torch.cat(
-            [held_by(oracle, further.signal, further, days)[None], _decided(state, agents, further, days)]
-        )
-        scored += yearly_excess(further, config, days, weights) / len(_FURTHER_SEEDS)
+    scored = _on_further_markets(market, config, lambda further, days: _decided(state, agents, further, days))
     held = torch.cat(
         [held_by(oracle, market.signal, market, span)[None], _decided(state, champion[None], market, span)]
     )
@@ -201,37 +200,64 @@ def _by_growth(state: TrainingState, champion: Tensor, market: KnownMarket) -> t
     }
 
 
-def ridge_judged(market: KnownMarket, config: Config) -> dict[str, Any]:
-    """Return the results of the baseline `ridge`, in the place of the champion's; see `judged`."""
-    score, panel, span = fit_ridge(market.panel, config), market.panel, market.panel.splits.holdout
-    played = backtest_class(config)(config, panel, torch.device("cpu")).play_ridge(span, _DRAWS)
-    excess = None if played.excess is None else played.excess.mean
-    if config.task == "portfolio":
-        oracle, rule, scores = tuned_weights_oracle(market.name, market.edge, config), None, np.zeros(2)
-        rule = tuned_holding(score.of(panel), panel, config)
-        for seed in _FURTHER_SEEDS:
-            further = known_market(market.name, config, market.edge, seed)
-            days = range(config.market.window, further.panel.days)
-            known = ((oracle, further.signal), (rule, score.of(further.panel)))
-            weights = torch.stack([held_by(one, of_days, further, days) for one, of_days in known])
-            scores += yearly_excess(further, config, days, weights) / len(_FURTHER_SEEDS)
-        held = torch.stack([held_by(oracle, market.signal, market, span), held_by(rule, score.of(panel), market, span)])
-        excess = float(yearly_excess(market, config, span, held)[1])
+def _on_further_markets(
+    market: KnownMarket, config: Config, decided: Callable[[KnownMarket, range], Tensor]
+) -> NDArray[np.float64]:
+    """Return the mean growth over equal weights (percent a year) of the oracle and of decisions, `[1 + accounts]`."""
+    oracle = tuned_weights_oracle(market.name, market.edge, config)
+    growth = []
+    for seed in _FURTHER_SEEDS:
+        further = known_market(market.name, config, market.edge, seed)
+        days = range(config.market.window, further.panel.days)
+        weights = torch.cat([held_by(oracle, further.signal, further, days)[None], decided(further, days)])
+        growth.append(yearly_excess(further, config, days, weights) / len(_FURTHER_SEEDS))
+    total: NDArray[np.float64] = np.sum(growth, axis=0)
+    return total
+
+
+def score_judged(score: Score, rule: BuyingRule | HoldingRule, market: KnownMarket, config: Config) -> dict[str, Any]:
+    """Return the results of a rule that trades by a score, in the place of the champion's; see `judged`."""
+    panel, span = market.panel, market.panel.splits.holdout
+    own = score(panel)
+    backtest = backtest_class(config)(config, panel, torch.device("cpu"))
+    decided: DecidedTrades | Values
+    excess: float | None = None
+    if isinstance(rule, HoldingRule):
+        scores = _on_further_markets(
+            market, config, lambda further, days: held_by(rule, score(further.panel), further, days)[None]
+        )
+        held = held_by(rule, own, market, span)[None]
+        decided, excess = held.numpy(), float(yearly_excess(market, config, span, held)[0])
     else:
         starts = spread_starts(panel.starts(span, config), HOLDOUT_EPISODES)
+        rules = ((tuned_buying(market.signal, panel, config), market.signal), (rule, own))
         scores = np.array(
-            [
-                float(play_rules([tuned_buying(of_days, panel, config)], of_days, panel, config, starts).reward.mean())
-                for of_days in (market.signal, score.of(panel))
-            ]
+            [float(play_rules([one], of_days, panel, config, starts).reward.mean()) for one, of_days in rules]
         )
-    best, own = map(float, scores)
+        prices = prices_of_span(Prices.of_panel(panel, torch.device("cpu")), span, config.trading.holding_days)
+        wanted = np.where(own >= rule.threshold, own, np.nan)[span.start : span.stop]
+        decided = trades_by_score(prices, config.trading, wanted, rule.target)
+    played = backtest.played(decided, 1, span, backtest.accounts(decided, span).curve(0), "ridge", draws=_DRAWS)
+    if isinstance(rule, BuyingRule) and played.excess is not None:
+        excess = played.excess.mean
+    best, reached = map(float, scores)
     return {
-        "share": {"champion": round(100.0 * own / best, 1) if market.edge and best > 0.0 else None},
-        "score": {"oracle": round(best, 1), "champion": round(own, 1)},
+        "share": {"champion": round(100.0 * reached / best, 1) if market.edge and best > 0.0 else None},
+        "score": {"oracle": round(best, 1), "champion": round(reached, 1)},
         "excess": None if excess is None else round(excess, 3),
+        **coefficients(own, market, config),
         "claim": None if market.edge else verdict_on(played, config).claim,
     }
+
+
+def coefficients(scores: Values, market: KnownMarket, config: Config) -> dict[str, float | None]:
+    """Return the information coefficients in the holdout of scores, `[days, assets]`, and of the market's signal."""
+    names = {"ic": scores, "oracle_ic": market.signal}
+    found = {
+        name: information_coefficient(values, market.panel, config.trading, market.panel.splits.holdout)
+        for name, values in names.items()
+    }
+    return {name: None if value is None else round(value, 4) for name, value in found.items()}
 
 
 def _decided(state: TrainingState, agents: Tensor, market: KnownMarket, span: range) -> Tensor:

@@ -5,11 +5,12 @@ holding time, over the assets of a day (mean over days), or in the market `leade
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import norm
 
 from benchmarks.synthetic import random_walk_prices, with_context
 from eigen_core.common.randomness import keyed_generator
@@ -23,7 +24,6 @@ from eigen_core.trading.synthetic import (
     persistent_noise,
     planted_signal,
     with_feature,
-    with_planted_edge,
 )
 
 Values = NDArray[np.float64]
@@ -34,7 +34,7 @@ YEAR = 252
 HOLDOUT_DAYS = 1_500
 MEMORY_DAYS = 10
 """How long ago the signal of the market `memory` was visible (days)."""
-REGIME, LEADER = "regime", "LEADER"
+REGIME, OTHER, LEADER = "regime", "other", "LEADER"
 _REGIME_DAYS = (150, 400)
 _NOISE_FEATURES = 2
 
@@ -72,6 +72,14 @@ class Drawn:
         """What is planted, float64 `[days, assets]`."""
         return planted_signal(panel, self.config.trading, self.edge, self.seed)
 
+    def noise(self, name: str) -> Values:
+        """Standard normal noise about as persistent as the signal, of a generator with this name: `[days, assets]`."""
+        horizon = self.config.trading.holding_days
+        generator = keyed_generator(self.seed, 0, "market", name, "noise")
+        draws = generator.standard_normal((self.days + horizon - 1, self.assets))
+        noise: Values = np.lib.stride_tricks.sliding_window_view(draws, horizon, axis=0).sum(axis=-1) / horizon**0.5
+        return noise
+
     def with_feature(self, panel: Panel, name: str, values: Values) -> Panel:
         """The panel with one more feature of its assets; 0 in context columns."""
         columns = np.zeros((panel.days, panel.columns))
@@ -80,10 +88,22 @@ class Drawn:
         return with_feature(panel, name, columns, f"{self.edge} {trading.holding_days} {trading.fill} {self.seed}")
 
 
-def _visible(drawn: Drawn) -> KnownMarket:
-    panel = drawn.panel()
-    planted = with_planted_edge(panel, drawn.config.trading, drawn.edge, drawn.seed)
-    return KnownMarket(drawn.name, planted, drawn.signal(panel), drawn.edge)
+Features = Callable[[Drawn, Values], Mapping[str, Values]]
+"""Returns by name what a market shows of its signal; values are float64 `[days, assets]`."""
+
+
+def _showing(features: Features) -> Callable[[Drawn], KnownMarket]:
+    def make(drawn: Drawn) -> KnownMarket:
+        panel = drawn.panel()
+        signal = drawn.signal(panel)
+        for name, values in features(drawn, signal).items():
+            panel = drawn.with_feature(panel, name, values)
+        return KnownMarket(drawn.name, panel, signal, drawn.edge)
+
+    return make
+
+
+_visible = _showing(lambda _, signal: {FEATURE: signal})
 
 
 def _isolated(drawn: Drawn) -> KnownMarket:
@@ -100,13 +120,16 @@ def _isolated(drawn: Drawn) -> KnownMarket:
     return replace(market, panel=panel)
 
 
-def _remembered(drawn: Drawn) -> KnownMarket:
-    """The signal was a feature `MEMORY_DAYS` ago: positions must be held for less, or today's feature knows of them."""
-    panel = drawn.panel()
-    signal = drawn.signal(panel)
-    visible = np.zeros_like(signal)
-    visible[:-MEMORY_DAYS] = signal[MEMORY_DAYS:]
-    return KnownMarket(drawn.name, drawn.with_feature(panel, FEATURE, visible), signal, drawn.edge)
+def _before(*days: int) -> Callable[[Drawn], KnownMarket]:
+    """A feature shows the signal so many days early: positions must be held for less, or today's value knows of it."""
+
+    def early(_: Drawn, signal: Values) -> Mapping[str, Values]:
+        visible = np.zeros_like(signal)
+        for lag in days:
+            visible[:-lag] += signal[lag:] / len(days) ** 0.5
+        return {FEATURE: visible}
+
+    return _showing(early)
 
 
 def _led(drawn: Drawn) -> KnownMarket:
@@ -129,15 +152,24 @@ def _standardised(values: Values) -> Values:
     return scaled
 
 
-def _changing(drawn: Drawn) -> KnownMarket:
+def _changing(drawn: Drawn, signal: Values) -> Mapping[str, Values]:
     """A feature is the signal or its opposite, in long stretches that another feature names."""
-    panel = drawn.panel()
-    signal = drawn.signal(panel)
     generator = keyed_generator(drawn.seed, 0, "market", "regimes", "lengths")
     lengths = generator.integers(*_REGIME_DAYS, drawn.days // _REGIME_DAYS[0] + 1)
     sign = np.repeat((-1.0) ** np.arange(len(lengths)), lengths)[: drawn.days, None]
-    named = drawn.with_feature(panel, REGIME, np.broadcast_to(sign, signal.shape))
-    return KnownMarket(drawn.name, drawn.with_feature(named, FEATURE, sign * signal), signal, drawn.edge)
+    return {REGIME: np.broadcast_to(sign, signal.shape), FEATURE: sign * signal}
+
+
+def _interacting(drawn: Drawn, signal: Values) -> Mapping[str, Values]:
+    """A feature is the signal times the sign of another one, which is noise."""
+    other = drawn.noise("interaction")
+    return {OTHER: other, FEATURE: np.sign(other) * signal}
+
+
+def _absolute(drawn: Drawn, signal: Values) -> Mapping[str, Values]:
+    """The sizes of a feature, quantiles of a half normal distribution, have the signal's order; its sign is noise."""
+    shares = (signal.argsort(axis=1).argsort(axis=1) + 0.5) / drawn.assets
+    return {FEATURE: np.sign(drawn.noise("absolute")) * norm.ppf((1.0 + shares) / 2.0)}
 
 
 def _unknown(drawn: Drawn) -> KnownMarket:
@@ -154,6 +186,7 @@ class MarketKind:
     factor: bool = False
 
 
+_OF_REGIMES = "a feature knows, whose sign changes between stretches that another names"
 MARKETS = {
     "plain": MarketKind("a feature knows; assets have nothing in common; held 20 days"),
     "isolated": MarketKind("as `plain`, but beside two features of noise instead of the usual ones", _isolated),
@@ -165,14 +198,24 @@ MARKETS = {
     "isolated_factor_5": MarketKind("as `isolated_factor`; held 5 days", _isolated, holding_days=5, factor=True),
     "unblocked": MarketKind("a feature knows; held 5 days", holding_days=5),
     "factor": MarketKind("a feature knows; half of an asset's moves are the market's", factor=True),
-    "memory": MarketKind(f"a feature knew {MEMORY_DAYS} days ago; held 5 days", _remembered, holding_days=5),
+    "memory": MarketKind(f"a feature knew {MEMORY_DAYS} days ago; held 5 days", _before(MEMORY_DAYS), holding_days=5),
     "memory_1": MarketKind(
         f"a feature knew {MEMORY_DAYS} days ago, and on no day beside that one; held 1 day",
-        _remembered,
+        _before(MEMORY_DAYS),
         holding_days=1,
     ),
     "leader": MarketKind("one column's move precedes the market's", _led, factor=True),
-    "regimes": MarketKind("a feature knows, whose sign changes between stretches that another names", _changing),
+    "regimes": MarketKind(_OF_REGIMES, _showing(_changing)),
+    "regimes_5": MarketKind(f"{_OF_REGIMES}; held 5 days", _showing(_changing), holding_days=5),
+    "interaction": MarketKind(
+        "a feature times the sign of another knows; held 5 days", _showing(_interacting), holding_days=5
+    ),
+    "absolute": MarketKind("the size of a feature knows; held 5 days", _showing(_absolute), holding_days=5),
+    "lagged": MarketKind(
+        "a feature knew 5 and 10 days ago, and on no day that is not near these; held 5 days",
+        _before(5, 10),
+        holding_days=5,
+    ),
     "noise": MarketKind("nothing is known; half of an asset's moves are the market's", _unknown, factor=True),
 }
 

@@ -11,73 +11,62 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from benchmarks.learning.judgement import judged, ridge_judged
+from benchmarks.learning.judgement import judged, score_judged
 from benchmarks.learning.markets import HOLDOUT_DAYS, MARKETS, known_market
+from benchmarks.learning.scores import Fit, boosted_trees, ridge, second_order_ridge
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import explained, replacing
 from eigen_core.config import Config, preset_values
 from eigen_core.config.loading import load_config
 from eigen_core.config.stored import stored_values
 from eigen_core.generation import evaluate, evolve, start_training, train
-from eigen_core.judging.ridge import fit_ridge, tuned_buying, tuned_holding
+from eigen_core.judging.ridge import tuned_buying, tuned_holding
 from eigen_core.judging.verdicts import Claim
 
 
 @dataclass(frozen=True)
 class Method:
-    """Settings over the preset's, and generations.
+    """Settings over the preset's, and generations; with a `score`, no agents are trained, and a rule trades by it.
 
     Methods of the market get about as much CPU time as 10 generations of the preset; those of a portfolio do not.
     """
 
     settings: tuple[str, ...] = ()
     generations: int = 10
+    score: Fit | None = None
 
 
 _OF_THE_MARKET = ("trading.holding_days", "trading.settlement_days")
 
 
 def _settings_of(preset: str, *sections: str) -> tuple[str, ...]:
+    """Return the settings of a preset in these sections, or in all, except those of the market."""
     values = preset_values(preset)
-    settings = {f"{section}.{name}": value for section in sections for name, value in values[section].items()}
+    chosen = sections or [name for name, value in values.items() if isinstance(value, dict)]
+    settings = {f"{section}.{name}": value for section in chosen for name, value in values[section].items()}
     shown = {name: value if isinstance(value, str) else json.dumps(value) for name, value in settings.items()}
     return tuple(f"{name}={value}" for name, value in shown.items() if name not in _OF_THE_MARKET)
 
 
 COUNTERFACTUAL = _settings_of("counterfactual", "learner", "evolution")
-DIRECT = (
-    "task=portfolio",
-    *_settings_of(
-        "portfolio",
-        *(
-            "trading",
-            "portfolio",
-            "network",
-            "population",
-            "exploration",
-            "replay",
-            "learner",
-            "evolution",
-            "evaluation",
-        ),
-    ),
-)
-RIDGE, PORTFOLIO_RIDGE = "ridge", "portfolio_ridge"
+DIRECT = ("task=portfolio", *_settings_of("portfolio"))
 MARKET_METHODS = {
     "both": Method(),
     "counterfactual": Method(COUNTERFACTUAL),
     "gradients": Method(("evolution.enabled=false",)),
     "evolution": Method(("learner.gradient_steps=0",), generations=50),
-    RIDGE: Method(),
+    "ridge": Method(score=ridge),
+    "ridge2": Method(score=second_order_ridge),
+    "trees": Method(score=boosted_trees),
 }
-"""Methods of the task `market`. `both` is the preset: gradients (DDPG) and evolution; `ridge` trains no agents."""
+"""Methods of the task `market`. `both` is the preset: DDPG and evolution; the last three train no agents."""
 _DIRECT_GENERATIONS = int(preset_values("portfolio")["generations"])
 PORTFOLIO_METHODS = {
     "portfolio_direct": Method(DIRECT, _DIRECT_GENERATIONS),
     "portfolio_restarts": Method((*DIRECT, "evolution.enabled=false"), _DIRECT_GENERATIONS),
     "portfolio_ddpg": Method(("task=portfolio",)),
     "portfolio_ppo": Method(("task=portfolio", *_settings_of("ppo", "replay", "learner"))),
-    PORTFOLIO_RIDGE: Method(DIRECT),
+    "portfolio_ridge": Method(DIRECT, score=ridge),
 }
 """Methods of the task `portfolio`: the direct one with its preset's network and population; the same without evolution;
 the others with quickstart's network and population."""
@@ -121,36 +110,30 @@ def trial_config(
     return load_config("quickstart", [f"{key}={value}" for key, value in settings.items()])
 
 
-def run_ridge(market: str, edge: float, config: Config) -> dict[str, Any]:
-    """Return the results of the baseline `ridge` on a market (`ridge_judged`) and its CPU seconds, for JSON."""
-    cpu = CpuTime()
-    known = known_market(market, config, edge, config.seed)
-    with cpu.phase("train"):
-        score = fit_ridge(known.panel, config).of(known.panel)
-        (tuned_holding if config.task == "portfolio" else tuned_buying)(score, known.panel, config)
-    found = ridge_judged(known, config)
-    return {"market": market, "edge": known.edge, "seed": config.seed, **found, "cpu_s": round(cpu.training, 2)}
-
-
 def run_trial(market: str, edge: float, config: Config, method: str) -> dict[str, Any]:
-    """Train on a market by a method and return the results (`judged`) and CPU seconds, for JSON; see `run_ridge`."""
-    if method in (RIDGE, PORTFOLIO_RIDGE):
-        return run_ridge(market, edge, config)
+    """Train on a market by a method and return the results (`judged`, `score_judged`) and CPU seconds, for JSON."""
     cpu = CpuTime()
     with cpu.phase("market"):
         known = known_market(market, config, edge, config.seed)
-    state = start_training(config, known.panel)
-    for _ in range(config.generations):
-        for phase in (evaluate, train, evolve):
-            with cpu.phase(phase.__name__):
-                phase(state)
-    with cpu.phase("judge"):
-        found = judged(state, known)
+    if (fit := METHODS[method].score) is None:
+        state = start_training(config, known.panel)
+        for _ in range(config.generations):
+            for phase in (evaluate, train, evolve):
+                with cpu.phase(phase.__name__):
+                    phase(state)
+        with cpu.phase("judge"):
+            found = {"generations": config.generations, **judged(state, known)}
+    else:
+        with cpu.phase("train"):
+            score = fit(known.panel, config)
+            tuned = tuned_holding if config.task == "portfolio" else tuned_buying
+            rule = tuned(score(known.panel), known.panel, config)
+        with cpu.phase("judge"):
+            found = score_judged(score, rule, known, config)
     return {
         "market": market,
         "edge": known.edge,
         "seed": config.seed,
-        "generations": config.generations,
         **found,
         "cpu_s": round(cpu.training, 2),
         "cpu_s_by_phase": {name: round(value, 2) for name, value in cpu.seconds.items()},
@@ -158,7 +141,7 @@ def run_trial(market: str, edge: float, config: Config, method: str) -> dict[str
 
 
 _OF_NO_EFFECT = ("checkpoint", "reporting", "memory", "threads")
-_FORMAT = 2
+_FORMAT = 3
 """Version of markets and judgement: kept trials of another version are run again."""
 
 
@@ -174,6 +157,8 @@ class TrialFound(BaseModel):
     score: dict[str, float]
     excess: float | None
     oracle_excess: float | None = None
+    ic: float | None
+    oracle_ic: float | None
     claim: Claim | None
     cpu_s: float
 
