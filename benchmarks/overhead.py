@@ -88,12 +88,9 @@ def run() -> Section:
 def server_and_worker(folder: Path) -> Iterator[Operated]:
     """Run server and worker of `eigen up` inside the block, with all files in `folder`."""
     os.environ.setdefault("EIGEN_CACHE", str(default_cache_root()))
-    operated = Operated(folder, environment={"PREFECT_LOGGING_LOGGERS_PREFECT_TASK_RUNS_LEVEL": "INFO"})
-    try:
+    with Operated(folder, environment={"PREFECT_LOGGING_LOGGERS_PREFECT_TASK_RUNS_LEVEL": "INFO"}) as operated:
         operated.up()
         yield operated
-    finally:
-        operated.kill_all()
 
 
 def launch(operated: Operated, preset: str, run: str, assignments: Sequence[str]) -> str:

@@ -65,9 +65,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def installed(environment: Path, tmp_path: Path) -> Iterator[Installed]:
     """A folder of its own for its user; whatever was started there has ended afterwards."""
-    found = Installed(tmp_path, environment)
-    yield found
-    found.kill_all()
+    with Installed(tmp_path, environment) as found:
+        yield found
 
 
 def test_a_run_is_trained_resumed_and_reported(installed: Installed, environment: Path) -> None:

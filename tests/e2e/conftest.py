@@ -17,12 +17,9 @@ def settings() -> list[str]:
 
 @pytest.fixture(scope="package")
 def operated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operated]:
-    found = Operated(tmp_path_factory.mktemp("operated"))
-    try:
+    with Operated(tmp_path_factory.mktemp("operated")) as found:
         found.up()
         yield found
-    finally:
-        found.kill_all()
 
 
 @pytest.fixture(autouse=True)

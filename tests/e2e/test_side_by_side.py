@@ -16,14 +16,11 @@ _ENOUGH = 1_000
 @pytest.fixture
 def other_machine(operated: Operated, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operated]:
     """A second worker, which knows the server by its address alone."""
-    found = Operated(tmp_path_factory.mktemp("other"), api=operated.api)
-    try:
+    with Operated(tmp_path_factory.mktemp("other"), api=operated.api) as found:
         found.up()
         # It may have asked for something to resume.
         operated.wait(60, operated.is_idle, "the end of all flow runs")
         yield found
-    finally:
-        found.kill_all()
 
 
 def test_of_two_launches_at_once_one_trains(

@@ -21,13 +21,10 @@ def elsewhere(
 ) -> Iterator[Operated]:
     """A worker that keeps its runs in a bucket; the other one of its server has a break."""
     environment = {"EIGEN_STORE": f"{gcs_bucket}/runs", "STORAGE_EMULATOR_HOST": gcs_emulator.url}
-    found = Operated(tmp_path_factory.mktemp("elsewhere"), api=operated.api, environment=environment)
-    with operated.worker_paused():
-        try:
-            found.up()
-            yield found
-        finally:
-            found.kill_all()
+    folder = tmp_path_factory.mktemp("elsewhere")
+    with operated.worker_paused(), Operated(folder, api=operated.api, environment=environment) as found:
+        found.up()
+        yield found
 
 
 def test_a_killed_training_in_a_bucket_goes_on_to_the_same_bits(

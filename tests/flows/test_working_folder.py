@@ -67,16 +67,13 @@ def test_a_server_its_worker_and_their_flow_runs_execute_no_module_of_their_work
     folder = tmp_path / "folder"
     folder.mkdir()
     executed = poison(folder)
-    operated = Operated(folder)
-    try:
+    with Operated(folder) as operated:
         operated.up()
         number = operated.launch("first", [*small_settings(), "--generations", "1"])
         assert operated.wait_for_end(number) == "Completed"
         # The run is where the worker was started.
         assert (folder / "runs" / "first").is_dir()
         operated.down()
-    finally:
-        operated.kill_all()
     assert not executed.exists(), executed.read_text()
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import httpx
 import psutil
@@ -285,7 +285,11 @@ class Operated:
             found += [f"--- {path.name}", *path.read_text(errors="replace").splitlines()[-_TAIL:]]
         return "\n".join(found)
 
-    def kill_all(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Kill what was started here and runs yet."""
         everything: list[psutil.Process] = []
         for part in ("worker", "server"):
             with suppress(FileNotFoundError, psutil.NoSuchProcess):

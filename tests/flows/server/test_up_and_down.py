@@ -15,22 +15,18 @@ from flows.server.up import DownResult, bring_down
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["SIGTERM", "eigen down"])
 def test_in_the_foreground_it_ends_with_what_it_started(tmp_path: Path, way: str) -> None:
-    operated = Operated(tmp_path)
     command = ["up", "--port", str(free_port()), "--foreground"]
-    try:
-        with started(command, operated.environment, operated.folder) as process:
-            assert process.stdout is not None
-            assert any("PREFECT_API_URL" in line for line in iter(process.stdout.readline, ""))
-            components = [StateDirectory(operated.home).running(part) for part in COMPONENTS]
-            if way == "SIGTERM":
-                process.send_signal(signal.SIGTERM)
-            else:
-                operated.down()
-            # A loop in a shell that restarts it ends too.
-            assert process.wait(60.0) == 0
+    with Operated(tmp_path) as operated, started(command, operated.environment, operated.folder) as process:
+        assert process.stdout is not None
+        assert any("PREFECT_API_URL" in line for line in iter(process.stdout.readline, ""))
+        components = [StateDirectory(operated.home).running(part) for part in COMPONENTS]
+        if way == "SIGTERM":
+            process.send_signal(signal.SIGTERM)
+        else:
+            operated.down()
+        # A loop in a shell that restarts it ends too.
+        assert process.wait(60.0) == 0
         assert all(component is not None and not component.process.is_alive() for component in components)
-    finally:
-        operated.kill_all()
 
 
 def test_a_training_that_a_worker_begins_while_it_ends_is_asked_to_stop_too(tmp_path: Path) -> None:
