@@ -28,10 +28,8 @@ COMMANDS: dict[str, list[str]] = {
     "export": ["export", "x", "--champion", "champion.safetensors"],
 }
 ENVIRONMENTS: dict[str, tuple[dict[str, str], str]] = {
-    "missing file": ({"GOOGLE_APPLICATION_CREDENTIALS": "key.json"}, "File key.json was not found"),
     "no credentials": ({}, "There are no credentials for Google Cloud"),
     "bucket of the replaced system": ({"CLOUD_BUCKET": "bucket"}, "set EIGEN_STORE=gs://bucket"),
-    "impossible bucket": ({"EIGEN_STORE": "gs://No_Bucket"}, "names no bucket"),
 }
 
 
