@@ -15,11 +15,12 @@ from memory_cases import host_bytes
 from prefect.artifacts import Artifact
 from prefect.client.schemas.objects import Artifact as StoredArtifact
 
-import eigen_core.memory_watch
 import eigen_core.run
+from benchmarks.limits import BEGUN, RUN, Limiter, with_appetite
 from eigen_core import generation as phases
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.progress import report_progress
+from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.records import GenerationRecord
 from eigen_core.config import Config
 from eigen_core.machine.memory_guard import MemoryGuardError
@@ -33,6 +34,10 @@ ROOM_GB = 0.25
 HOARDED = "tensors of no known owner"
 _STEP = 20 * MB
 _STEPS = 200
+# Resident and address peaks of the small training without Prefect's server, well below what was measured.
+LEAST_RESIDENT = 450 * MB
+# The libraries of a torch for GPUs take 2.6 GB of addresses more.
+LEAST_ADDRESSES = (1_200 if torch.version.cuda is None else 3_800) * MB
 
 pytestmark = pytest.mark.usefixtures("prefect_api", "_quick")
 
@@ -172,3 +177,20 @@ def test_every_phase_of_every_generation_is_measured(tmp_path: Path) -> None:
         assert entry.rss_peak_bytes == max(phase.peak_bytes for phase in entry.phases)
         for phase in entry.phases:
             assert 50 * MB < max(phase.start_bytes, phase.end_bytes) <= phase.peak_bytes < 100_000 * MB
+
+
+@pytest.mark.cpu
+@pytest.mark.thorough
+def test_a_process_whose_phase_takes_what_no_plan_knows_is_ended_by_the_guard(
+    tmp_path: Path, prefect_api_url: str
+) -> None:
+    """A real process of `eigen train`; `make limits` has more."""
+    limiter = Limiter(tmp_path, {"PREFECT_API_URL": prefect_api_url})
+    assert train(limiter.config("begun").model_copy(update={"generations": BEGUN}), RUN).is_completed()
+    limiter.copy("undisturbed")
+    assert train(limiter.config("undisturbed"), RUN).is_completed()
+    need = limiter.plan((LEAST_RESIDENT, LEAST_RESIDENT), LEAST_ADDRESSES)
+    case = with_appetite("train", "RLIMIT_AS", need, keyed_generator(3, 0, "test", "train", "limits"))
+    outcome = limiter.run(case, "train", need)
+    limiter.compare(outcome, "train", limiter.facts("undisturbed"))
+    assert (outcome.by, outcome.phase, outcome.faults) == ("guard", "train", [])

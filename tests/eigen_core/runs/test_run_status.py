@@ -1,4 +1,4 @@
-"""Continuing a run with other settings, its status, and runs that other versions have written."""
+"""Continuing a run with other settings, its status and journals, and runs that other versions have written."""
 
 import json
 import shutil
@@ -12,6 +12,7 @@ from cli_cases import eigen
 from fault_proxy import Fault, FaultProxy
 from flow_cases import small_flow_config
 from gcs_emulator import GcsEmulator
+from memory_cases import bare_report
 from record_cases import record, save_records, snapshot_of_records, telemetry
 
 from eigen_core.checkpoint.export import read_champion
@@ -29,6 +30,7 @@ from eigen_core.config import Config
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.config.stored import config_from_stored
 from eigen_core.housekeeping import export_champion, verify_run
+from eigen_core.runs import journals
 from eigen_core.runs.handle import Run, status_of, unfinished_runs
 from flows.server.status import newest_run
 
@@ -44,6 +46,11 @@ def directory_of(location: RunLocation) -> RunDirectory:
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
     return small_flow_config(tmp_path / "store")
+
+
+@pytest.fixture
+def location(config: Config) -> RunLocation:
+    return Run(config.checkpoint, "run").begin(config)
 
 
 @pytest.mark.parametrize(
@@ -70,8 +77,7 @@ def test_only_what_changes_no_bit_may_change_while_a_run_goes_on(
         Run(config.checkpoint, "run").require_same_settings(small_flow_config(Path(config.checkpoint.store), **changes))
 
 
-def test_the_latest_configuration_is_that_of_the_newest_generation(config: Config) -> None:
-    location = Run(config.checkpoint, "run").begin(config)
+def test_the_latest_configuration_is_that_of_the_newest_generation(config: Config, location: RunLocation) -> None:
     first = (directory_of(location).path / "config.json").read_bytes()
     save(config, 1)
     longer = config.model_copy(update={"generations": 9})
@@ -82,9 +88,8 @@ def test_the_latest_configuration_is_that_of_the_newest_generation(config: Confi
     assert Run(config.checkpoint, "run").config == config
 
 
-def test_the_status_follows_the_run(config: Config) -> None:
-    store = config.checkpoint.store
-    run = directory_of(Run(config.checkpoint, "run").begin(config))
+def test_the_status_follows_the_run(config: Config, location: RunLocation) -> None:
+    store, run = config.checkpoint.store, directory_of(location)
     status = status_of(store, "run")
     assert (status.state, status.generation, status.history) == ("unfinished", 0, ())
     save(config, 1)
@@ -149,8 +154,10 @@ def test_a_store_can_be_moved(config: Config, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["history.json", "telemetry.json", "manifest"])
 @pytest.mark.parametrize("damage", ["cut", "changed", "gone"])
-def test_a_damaged_generation_is_skipped_for_the_one_before(config: Config, name: str, damage: str) -> None:
-    run = directory_of(Run(config.checkpoint, "run").begin(config))
+def test_a_damaged_generation_is_skipped_for_the_one_before(
+    config: Config, location: RunLocation, name: str, damage: str
+) -> None:
+    run = directory_of(location)
     save(config, 1)
     manifest = save(config, 2)
     path = run.path / manifest.name if name == "manifest" else blob_path(run.path, manifest.entry(name).sha256)
@@ -192,6 +199,27 @@ def test_a_store_that_does_not_answer_is_said_and_this_machine_tells_what_it_kno
     assert "What is on this machine is shown" in caplog.text
     with pytest.raises(StoreUnavailableError):
         status_of(store, "another")
+
+
+@pytest.mark.parametrize("content", [b"{}", b"[]", b"not json"])
+def test_a_journal_that_cannot_be_read_counts_as_empty(
+    location: RunLocation, caplog: pytest.LogCaptureFixture, content: bytes
+) -> None:
+    stop = journals.Stop(moment=journals.now())
+    journals.STOPS.append(location, stop)
+    assert journals.STOPS.read(location) == [stop]
+    location.stored.store.put("run/stops.json", content)
+    assert journals.STOPS.read(location) == []
+    assert "stops.json" in caplog.text
+    journals.STOPS.append(location, stop)
+    assert journals.STOPS.read(location) == [stop]
+
+
+def test_only_the_newest_memory_reports_stay(location: RunLocation) -> None:
+    written = [journals.write_memory_report(location, bare_report(), generation, "train") for generation in range(30)]
+    left = journals.memory_reports(location.root / "run")
+    assert left == written[:9:-1]
+    assert len(list((location.root / "run" / "memory").iterdir())) == 2 * len(left)
 
 
 STORED_RUNS = Path(__file__).parents[2] / "support" / "stored_runs"

@@ -65,16 +65,6 @@ ASSETS, DAYS = 6, range(30, 100)
 COSTS = ((0.0, 0.0), (5.0, 2.0), (80.0, 40.0))
 
 
-def panel_without_halts(seed: int) -> Panel:
-    """Prices in which a position that is held can always be traded: two assets begin late, some days have no open."""
-    random = np.random.default_rng(seed)
-    close = 50.0 * np.exp(np.cumsum(random.normal(0.0, 0.02, (140, ASSETS)), axis=0))
-    close[:60, 0] = close[:80, 1] = np.nan
-    opened = close * np.exp(random.normal(0.0, 0.01, close.shape))
-    opened[random.random(close.shape) < 0.1] = np.nan
-    return panel_of(opened, close * 1.03, close)
-
-
 def worth_at_fill(panel: Panel, trading: TradingConfig, day: int, asset: int) -> float:
     """What a share is worth at the fill of a day's decision."""
     rules = SlowEpisode(panel, trading, 0)
@@ -87,7 +77,7 @@ def worth_at_fill(panel: Panel, trading: TradingConfig, day: int, asset: int) ->
     return rules.close_known(fill_day, asset) if math.isnan(price) else price
 
 
-def growth_in_money(panel: Panel, config: Config, targets: torch.Tensor, *, halted: bool = False) -> np.ndarray:
+def growth_in_money(panel: Panel, config: Config, targets: torch.Tensor) -> np.ndarray:
     """Log growth in percent of the account of a backtest, from before each fill to before the next."""
     offset, trading = fill_offset(config.trading), config.trading
     decisions = range(DAYS.start, DAYS.stop + 1)
@@ -103,21 +93,18 @@ def growth_in_money(panel: Panel, config: Config, targets: torch.Tensor, *, halt
         worth.append(cash[before] + float(held @ np.array(prices)))
         # Never borrows, and a position that is not filled keeps its shares.
         assert cash[before] > -1e-9 * accounts.equity[0, before] or config.portfolio.short > 0.0
-    if halted:
-        assert (accounts.shares[0] != 0.0)[np.isnan(panel.close[DAYS.start : DAYS.stop + 1 + offset])].any()
+    assert (accounts.shares[0] != 0.0)[np.isnan(panel.close[DAYS.start : DAYS.stop + 1 + offset])].any()
     return 100.0 * np.diff(np.log(worth))
 
 
 @pytest.mark.parametrize("short", [0.0, 0.6])
 @pytest.mark.parametrize("costs", COSTS)
 @pytest.mark.parametrize("fill", FILLS)
-@pytest.mark.parametrize(("halted", "seed"), [(False, 7), (True, 3), (True, 4), (True, 10)])
-def test_rewards_are_the_growth_of_the_account(
-    halted: bool, seed: int, fill: Any, costs: tuple[float, float], short: float
-) -> None:
+@pytest.mark.parametrize("seed", [3, 4, 10])
+def test_rewards_are_the_growth_of_the_account(seed: int, fill: Any, costs: tuple[float, float], short: float) -> None:
     trading = {"fill": fill, "cost_bps": costs[0], "slippage_bps": costs[1], "delisting_days": 12}
     config = Config.model_validate({"trading": trading, "portfolio": {"short": short}})
-    panel = random_panel(seed, 140, ASSETS) if halted else panel_without_halts(seed)
+    panel = random_panel(seed, 140, ASSETS)
     prices = Prices.of_panel(panel, CPU)
     random = np.random.default_rng(seed)
     scores = torch.tensor(random.normal(size=(len(DAYS), ASSETS)))
@@ -126,7 +113,7 @@ def test_rewards_are_the_growth_of_the_account(
     stretch = slice(DAYS.start, DAYS.stop)
     targets = target_weights(scores, prices.tradable[stretch], short)
     rewards = Rebalancing.of(prices, config.trading).on(stretch).growth(targets)[0].numpy()
-    found = growth_in_money(panel, config, targets, halted=halted)
+    found = growth_in_money(panel, config, targets)
     np.testing.assert_allclose(found, rewards, atol=1e-9, rtol=0.0)
     assert found.sum() == pytest.approx(rewards.sum(), abs=1e-9)
     assert np.abs(rewards).max() > 1.0
@@ -200,7 +187,7 @@ def slow_equity(
 
 
 @pytest.mark.parametrize("shares", ["fractional", "whole"])
-@pytest.mark.parametrize("fill", ["next_open", "next_close", "same_close"])
+@pytest.mark.parametrize("fill", FILLS)
 @pytest.mark.parametrize("seed", range(4))
 def test_weights_are_held_as_an_obvious_account_holds_them(shares: Any, fill: Any, seed: int) -> None:
     random = np.random.default_rng(seed)
@@ -367,7 +354,7 @@ def random_case(seed: int) -> tuple[TradingConfig, AccountConfig, int]:
     random = np.random.default_rng(seed)
     holding = int(random.integers(1, 12))
     trading: dict[str, Any] = {
-        "fill": random.choice(["next_open", "next_close", "same_close"]).item(),
+        "fill": random.choice(FILLS).item(),
         "bookkeeping": random.choice(["exact", "classic"]).item() if seed % 2 == 0 else "exact",
         "holding_days": holding,
         "settlement_days": holding,
