@@ -1,6 +1,8 @@
-"""A memory that tests set by hand, and a clock that they turn."""
+"""A memory that tests set by hand."""
 
 from dataclasses import dataclass
+
+from memory_store import Clock
 
 from eigen_core.config.model import MemoryConfig
 from eigen_core.machine.limits import DeviceLimit, HostLimit
@@ -37,14 +39,6 @@ class HandMeter(SystemMeter):
         self.resets += 1
 
 
-@dataclass
-class HandClock:
-    now: float = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def bare_report(reason: str = "a test") -> MemoryReport:
     return MemoryReport("2026-01-01T00:00:00+00:00", reason, nearest="nothing", usage=Usage(0, 0, ()))
 
@@ -57,7 +51,7 @@ class QuickGuard(MemoryGuard):
 
 def hand_guard(
     meter: HandMeter,
-    clock: HandClock | None = None,
+    clock: Clock | None = None,
     memory: MemoryConfig | None = None,
     *,
     watch: bool = False,
@@ -66,5 +60,5 @@ def hand_guard(
     device_limit: DeviceLimit | None = None,
 ) -> MemoryGuard:
     """A guard over `meter` that looks only when told to; its reports are empty unless it `measures`."""
-    kind, clock = MemoryGuard if measures else QuickGuard, clock or HandClock()
+    kind, clock = MemoryGuard if measures else QuickGuard, clock or Clock()
     return kind(limits, memory or MemoryConfig(), device_limit=device_limit, meter=meter, clock=clock, watch=watch)

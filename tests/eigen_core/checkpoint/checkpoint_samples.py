@@ -203,22 +203,5 @@ def record_syncs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     return steps
 
 
-def in_fork(work: Callable[[], None]) -> int:
-    """Run `work` in a forked process and return that process's number; it exits with 0, or with 1 if `work` raised."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    return child
-
-
-def exit_code(child: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
 def work_in_progress(run: RunDirectory) -> list[str]:
     return sorted(name for name in files_of(run) if any(part.startswith(".") for part in name.split("/")))

@@ -14,10 +14,8 @@ import pytest
 from checkpoint_samples import (
     CONFIG,
     assert_same,
-    exit_code,
     files_of,
     generations_of,
-    in_fork,
     new_run,
     newest_of,
     record_syncs,
@@ -26,6 +24,7 @@ from checkpoint_samples import (
     seconds_of,
     work_in_progress,
 )
+from upload_cases import FORK
 
 from eigen_core.checkpoint.run_contents import list_runs
 from eigen_core.checkpoint.run_directory import RunDirectory
@@ -33,17 +32,8 @@ from eigen_core.checkpoint.store import LocalStore
 from eigen_core.common.errors import InputError
 
 # What Python announces before it changes or reads the file system.
-STEPS = {
-    "open",
-    "os.link",
-    "os.listdir",
-    "os.mkdir",
-    "os.remove",
-    "os.rename",
-    "os.rmdir",
-    "os.scandir",
-    "os.truncate",
-}
+CALLS = ("link", "listdir", "mkdir", "remove", "rename", "rmdir", "scandir", "truncate")
+STEPS = {"open", *(f"os.{call}" for call in CALLS)}
 
 
 def _kill_at_step(number: int) -> None:
@@ -59,10 +49,11 @@ def _kill_at_step(number: int) -> None:
     sys.addaudithook(hook)
 
 
-def _short_run(store: Path, acknowledge: int) -> None:
+def _short_run(store: Path, acknowledge: int, killed_at: int) -> None:
     def done(what: str) -> None:
         os.write(acknowledge, f"{what}\n".encode())
 
+    _kill_at_step(killed_at)
     run = new_run(store)
     done("run")
     with run.lock():
@@ -83,21 +74,19 @@ def test_killed_at_the_steps_of_a_short_run(tmp_path: Path, monkeypatch: pytest.
     # A killed process loses nothing that it has handed to the system, so there is no need to wait for the disk.
     monkeypatch.setattr(os, "fsync", lambda _descriptor: None)
     number = 1 - stride
-    code = -signal.SIGKILL
+    code: int | None = -signal.SIGKILL
     while code != 0:
         number += stride
         store = tmp_path / str(number)
         reading, writing = os.pipe()
 
-        def work(store: Path = store, number: int = number, writing: int = writing) -> None:
-            _kill_at_step(number)
-            _short_run(store, writing)
-
-        child = in_fork(work)
+        child = FORK.Process(target=_short_run, args=(store, writing, number))
+        child.start()
         os.close(writing)
         with open(reading) as acknowledged:
             done = acknowledged.read().split()
-        code = exit_code(child)
+        child.join()
+        code = child.exitcode
         assert code in (0, -signal.SIGKILL)
         _check_after_kill(store, done)
         shutil.rmtree(store, ignore_errors=True)

@@ -53,27 +53,15 @@ def silent_address() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def private_key() -> str:
-    return (
-        rsa.generate_private_key(public_exponent=65537, key_size=2048)
-        .private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        .decode()
-    )
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    return key.private_bytes(*form).decode()
 
 
 def service_account(folder: Path, private_key: str, token_address: str) -> str:
-    path = folder / "account.json"
-    path.write_text(
-        json.dumps(
-            {
-                "type": "service_account",
-                "client_email": "eigen@project.example",
-                "private_key": private_key,
-                "private_key_id": "1",
-                "project_id": "project",
-                "token_uri": token_address,
-            }
-        )
-    )
+    path, names = folder / "account.json", {"client_email": "eigen@project.example", "project_id": "project"}
+    key = {"private_key": private_key, "private_key_id": "1", "token_uri": token_address}
+    path.write_text(json.dumps({"type": "service_account", **names, **key}))
     return str(path)
 
 

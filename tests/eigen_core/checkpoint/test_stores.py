@@ -14,7 +14,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from checkpoint_samples import act_at_random, exit_code, in_fork, record_syncs
+from checkpoint_samples import act_at_random, record_syncs
+from upload_cases import FORK
 
 from eigen_core.checkpoint import store as store_module
 from eigen_core.checkpoint.store import LocalStore, MissingObjectError, RemoteStore, Store, StoreUnavailableError
@@ -243,7 +244,10 @@ def test_a_forked_process_may_go_on(store: Store, tmp_path: Path) -> None:
         store.put("b", b"from the child")
         (tmp_path / "done").write_bytes(store.read("b", 100))
 
-    assert exit_code(in_fork(go_on)) == 0
+    child = FORK.Process(target=go_on)
+    child.start()
+    child.join()
+    assert child.exitcode == 0
     assert (tmp_path / "done").read_bytes() == b"from the child"
     assert store.read("b", 100) == b"from the child"
 

@@ -9,7 +9,8 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from memory_cases import LIMIT, MB, HandClock, HandMeter, hand_guard
+from memory_cases import LIMIT, MB, HandMeter, hand_guard
+from memory_store import Clock
 
 from eigen_core.common.progress import report_progress
 from eigen_core.config.model import MemoryConfig
@@ -86,13 +87,13 @@ def test_an_error_of_the_phase_itself_is_not_replaced(meter: HandMeter, guard: M
 
 
 def test_a_check_looks_itself_where_the_last_look_is_long_ago() -> None:
-    meter, clock = HandMeter(), HandClock()
+    meter, clock = HandMeter(), Clock()
     guard = hand_guard(meter, clock)
     with guard, guard.phase("train", 1):
         readings = meter.readings
         report_progress("train", 1, 3)
         assert meter.readings == readings
-        clock.now += MemoryConfig().sample_seconds
+        clock.sleep(MemoryConfig().sample_seconds)
         report_progress("train", 2, 3)
         assert meter.readings == readings + 1
 
@@ -133,7 +134,7 @@ def test_children_and_others_count_as_the_limit_counts_them() -> None:
     assert guard.sample().host == 800 * MB
 
 
-GROUP = ControlGroup(2, "/ours", Path("nowhere"))
+GROUP, CUDA = ControlGroup(2, "/ours", Path("nowhere")), torch.device("cuda")
 
 
 @pytest.mark.parametrize(
@@ -152,24 +153,19 @@ GROUP = ControlGroup(2, "/ours", Path("nowhere"))
         ),
         (HostLimit(LIMIT, "the machine", "machine"), 500, 440, r"of 93 %\. The largest part of the run is "),
         (HostLimit(LIMIT, "memory.limit_gb", "run"), 100, 840, r"of 93 %\. The largest part of the run is "),
-        (
-            DeviceLimit(LIMIT, "a GPU", torch.device("cuda")),
-            100,
-            840,
-            r"The run holds 100 MB, other processes hold 840 MB\. ",
-        ),
+        (DeviceLimit(LIMIT, "a GPU", CUDA), 100, 840, r"The run holds 100 MB, other processes hold 840 MB\. "),
     ],
     ids=["others of the machine", "others of the group", "the run", "the run's own limit", "others on the GPU"],
 )
 def test_the_run_is_not_blamed_for_what_other_processes_hold(
     limit: HostLimit | DeviceLimit, own: int, others: int, headline: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    meter, limits = HandMeter(own=own * MB, others=others * MB), (HostLimit(100 * LIMIT, "roomy", "run"),)
-    gpu = limit if isinstance(limit, DeviceLimit) else None
-    if gpu is not None:
-        meter.device = DeviceUsage(allocated=own * MB, reserved=own * MB, taken=(own + others) * MB)
+    meter, limits, gpu = HandMeter(own=own * MB, others=others * MB), (HostLimit(100 * LIMIT, "roomy", "run"),), None
     if isinstance(limit, HostLimit):
         limits = (limit,)
+    else:
+        gpu = limit
+        meter.device = DeviceUsage(allocated=own * MB, reserved=own * MB, taken=(own + others) * MB)
     others_there = [
         Mock(pid=11 + at, **{"name.return_value": name, "memory_info.return_value.rss": (1 + at) * 10 * MB})
         for at, name in enumerate("abcde")
@@ -197,7 +193,7 @@ def test_the_limit_that_is_nearest_counts_not_the_smallest() -> None:
 
 def test_the_device_has_a_hard_line_of_its_own() -> None:
     meter = HandMeter()
-    guard = hand_guard(meter, device_limit=DeviceLimit(LIMIT, "a GPU", torch.device("cuda")))
+    guard = hand_guard(meter, device_limit=DeviceLimit(LIMIT, "a GPU", CUDA))
     with guard:
         with guard.phase("train", 1):
             meter.device = DeviceUsage(allocated=100 * MB, reserved=900 * MB, taken=990 * MB)
@@ -213,13 +209,13 @@ def test_the_device_has_a_hard_line_of_its_own() -> None:
 
 
 def test_start_peak_and_end_of_each_phase_are_kept() -> None:
-    meter, clock = HandMeter(own=200 * MB), HandClock()
+    meter, clock = HandMeter(own=200 * MB), Clock()
     guard = hand_guard(meter, clock)
     with guard:
         for generation in (1, 2):
             for name in ("evaluate", "train"):
                 with guard.phase(name, generation):
-                    clock.now += 2.0
+                    clock.sleep(2.0)
                     meter.own += 300 * MB
                     guard.sample()
                     # Between two looks the system saw more.

@@ -18,7 +18,6 @@ from prefect.events import AutomationCore
 from prefect.events.schemas.automations import EventTrigger
 from prefect.exceptions import ObjectNotFound
 from prefect.server.events.schemas import automations as server_automations, events as server_events
-from prefect.settings import PREFECT_API_URL
 from prefect.states import Cancelled, Cancelling, Crashed, Pending, Running
 
 from eigen_core.checkpoint.run_directory import RunDirectory
@@ -45,21 +44,13 @@ from flows.server.up import DownResult, bring_down
 
 
 @pytest.fixture(scope="module")
-def api(request: pytest.FixtureRequest) -> str:
-    request.getfixturevalue("prefect_api")
-    url = PREFECT_API_URL.value()
-    assert url is not None
-    return str(url)
-
-
-@pytest.fixture(scope="module")
-def deployed(api: str) -> str:
-    with deployments.client_of(api) as client:
+def deployed(prefect_api_url: str) -> str:
+    with deployments.client_of(prefect_api_url) as client:
         assert not deployments.is_up_to_date(client)
         with pytest.raises(InputError, match="has no deployment train/gpu: create it with `eigen deploy`"):
             deployments.find_deployment(client)
-    deployments.deploy(api)
-    return api
+    deployments.deploy(prefect_api_url)
+    return prefect_api_url
 
 
 @pytest.fixture
