@@ -25,8 +25,8 @@ from tested_device import VARIABLE  # noqa: E402 - found only now
 
 from eigen_core.common.process import default_cache_root  # noqa: E402 - found only now
 
-# Fixtures that any test may ask for: gcs_emulator, gcs_bucket, quick_retries, fault_proxy, intel_mkl.
-pytest_plugins = ["gcs_emulator", "fault_proxy", "intel_mkl"]
+# Fixtures that any test may ask for: gcs_emulator, gcs_bucket, quick_retries, fault_proxy.
+pytest_plugins = ["gcs_emulator", "fault_proxy"]
 
 # Shells and CI runners let what they start in the background ignore Ctrl-C, and with it all that is started here.
 signal.signal(signal.SIGINT, signal.default_int_handler)

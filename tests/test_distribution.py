@@ -1,18 +1,47 @@
-"""What is installed is ours: install lines name our distribution and extras that it has; its metadata has a licence."""
+"""What is installed is ours: install lines name our distribution, its metadata a licence; it works without a clone."""
 
 import re
+import shutil
+import subprocess
+import sys
+import tomllib
 import zipfile
+from collections.abc import Iterator
 from email import message_from_bytes
 from email.message import Message
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
-from wheel_cases import ROOT, built_wheel, project_table
+from flow_cases import small_settings
+from operated import BUSY_SECONDS, Operated
 
 from eigen_core import __version__
 from eigen_core.common.text import DISTRIBUTION, install_command
 from eigen_core.config.registry import TRACKERS
+
+ROOT = Path(__file__).parents[1]
+
+
+def project_table() -> dict[str, Any]:
+    table: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return table
+
+
+def built_wheel(folder: Path) -> Path:
+    source = folder / "source"
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    for name in ("eigen_core", "tasks", "flows", "deployments"):
+        shutil.copytree(ROOT / name, source / name, ignore=ignored)
+    for name in ("pyproject.toml", "README.md", "LICENSE", "THIRD_PARTY.md"):
+        shutil.copy(ROOT / name, source / name)
+    code = "from setuptools.build_meta import build_wheel; print(build_wheel('..'))"
+    ended = subprocess.run([sys.executable, "-c", code], cwd=source, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stderr
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
 
 EXTRAS = set(project_table()["optional-dependencies"])
 FOLDERS = ("benchmarks", "deployments", "docs", "eigen_core", "flows", "tasks", "tests", ".ci")
@@ -92,3 +121,80 @@ def test_the_metadata_and_make_take_the_same_pythons(metadata: Message) -> None:
     assert minors == set(range(first, end))
     tried = " ".join(f"3.{minor}" for minor in sorted(minors, reverse=True))
     assert f"for version in {tried};" in (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
+SETTINGS = small_settings(market={"holdout_days": 120})
+WHERE = f"""
+import importlib.metadata, deployments, eigen_core, flows, tasks
+print(importlib.metadata.version("{DISTRIBUTION}"))
+for package in (deployments, eigen_core, flows, tasks):
+    print(package.__path__[0])
+"""
+
+
+class Installed(Operated):
+    """A user's folder, where the commands of an installed wheel run."""
+
+    def __init__(self, folder: Path, environment: Path) -> None:
+        super().__init__(folder)
+        self.python = str(environment / "bin" / "python")
+        self._command = str(environment / "bin" / "eigen")
+        self.environment.pop("PYTHONPATH", None)
+
+    def try_eigen(self, *arguments: str, seconds: float = 300.0) -> subprocess.CompletedProcess[str]:
+        return self._run([self._command, *arguments], seconds)
+
+    def run(self, *arguments: str) -> str:
+        """What a command of the virtual environment's Python prints, which must succeed."""
+        ended = self._run([self.python, *arguments], 60.0)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        return ended.stdout
+
+    def _run(self, command: list[str], seconds: float) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command, env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=seconds
+        )
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
+    """A virtual environment with the wheel, which finds the dependencies of the tests, and nothing of the clone."""
+    folder = tmp_path_factory.mktemp("environment")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=120)
+    pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "--disable-pip-version-check"]
+    subprocess.run([*pip, "install", "--no-index", "--no-deps", str(wheel)], cwd=folder, check=True, timeout=300)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    shared = [path for path in sys.path if path.endswith("site-packages")]
+    (packages / "dependencies.pth").write_text("\n".join(shared) + "\n")
+    return folder
+
+
+@pytest.fixture
+def installed(environment: Path, tmp_path: Path) -> Iterator[Installed]:
+    """A folder of its own for its user; whatever was started there has ended afterwards."""
+    with Installed(tmp_path, environment) as found:
+        yield found
+
+
+@pytest.mark.thorough
+def test_a_run_is_trained_resumed_and_reported(installed: Installed, environment: Path) -> None:
+    version, *packages = installed.run("-c", WHERE).splitlines()
+    assert version == __version__
+    assert all(environment in Path(package).parents for package in packages)
+    installed.eigen("train", "--run", "first", "--generations", "1", *SETTINGS)
+    installed.eigen("resume", "first", "--generations", "2")
+    assert installed.generation("first") == 2
+    installed.eigen("report", "first")
+    (page,) = installed.folder.rglob("*.html")
+    assert "first" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.thorough
+def test_a_run_is_launched_and_trained_by_the_worker(installed: Installed) -> None:
+    installed.up()
+    assert {installed.process(part).cmdline()[0] for part in ("server", "worker")} == {installed.python}
+    number = installed.launch("second", ["--generations", "2", *SETTINGS])
+    assert installed.wait_for_end(number, BUSY_SECONDS) == "Completed"
+    assert installed.generation("second") == 2
+    installed.down()
+    assert installed.try_eigen("status", "--healthy").returncode == 1

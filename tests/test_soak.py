@@ -17,6 +17,8 @@ from eigen_core.common.records import GenerationRecord
 from eigen_core.generation import TrainingState
 from eigen_core.networks.population import Population
 
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("prefect_api", "others_leftovers")]
+
 GENERATIONS = 8
 # So few generations load libraries and fill caches: what they keep for good is far above what a leak may take.
 LIMIT_MB = 15.0
@@ -46,8 +48,6 @@ def soaked(folder: Path, generations: int) -> Sampler:
     return sampler
 
 
-@pytest.mark.usefixtures("prefect_api", "others_leftovers")
-@pytest.mark.thorough
 def test_a_training_with_everything_on_does_not_grow(tmp_path: Path) -> None:
     before = live_counts()
     sampler = soaked(tmp_path, GENERATIONS)
@@ -67,8 +67,6 @@ def test_a_training_with_everything_on_does_not_grow(tmp_path: Path) -> None:
     assert (tmp_path / "local" / RUN / "plots" / "fitness.png").exists()
 
 
-@pytest.mark.usefixtures("prefect_api", "others_leftovers")
-@pytest.mark.thorough
 def test_what_is_kept_of_each_generation_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[Population] = []
     evolve = phases.evolve

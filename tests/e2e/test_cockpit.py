@@ -1,10 +1,17 @@
-"""The pages of a run in a real browser; `--basetemp` tells where their pictures are kept."""
+"""The pages of a run in a real browser, whose pictures are kept in `--basetemp`; those of others begin nothing."""
 
+import json
 from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler
+from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 from browser import Browser, browser, missing_browser
 from operated import GENERATIONS, PHASES, Operated, Undisturbed
+from operation_cases import listening, serving
 from selenium.webdriver.support.ui import Select
 
 from eigen_core.config import PRESET_NAMES, Config
@@ -13,7 +20,8 @@ from flows.server.deployments import client_of, run_page_of
 
 _MISSING = missing_browser()
 
-pytestmark = [pytest.mark.thorough, pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))]
+pytestmark = pytest.mark.thorough
+needs_browser = pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))
 
 _RUN = Undisturbed.NAME
 _SMALLEST_PLOT = 400
@@ -31,6 +39,7 @@ def pages(
         yield found
 
 
+@needs_browser
 def test_a_flow_run_shows_what_it_trains_and_its_tasks_by_name(operated: Operated, pages: Browser) -> None:
     # The one that has trained the run from its first generation.
     page = f"{operated.pages}/runs/flow-run/{operated.flow_runs(_RUN)[0]['id']}"
@@ -50,6 +59,7 @@ def test_a_flow_run_shows_what_it_trains_and_its_tasks_by_name(operated: Operate
     pages.keep("artifacts", height=2_000)
 
 
+@needs_browser
 def test_the_page_of_a_run_tells_it_all_with_its_plots_drawn(
     operated: Operated, pages: Browser, undisturbed: Undisturbed
 ) -> None:
@@ -68,6 +78,7 @@ def test_the_page_of_a_run_tells_it_all_with_its_plots_drawn(
     pages.keep("run-whole", height=4_800)
 
 
+@needs_browser
 def test_the_form_explains_all_settings_and_leaves_a_preset_its_own(operated: Operated, pages: Browser) -> None:
     (deployment,) = operated.ask("deployments/filter", deployments={"name": {"any_": ["gpu"]}})
     page = f"{operated.pages}/deployments/deployment/{deployment['id']}/run"
@@ -111,3 +122,58 @@ def test_the_form_explains_all_settings_and_leaves_a_preset_its_own(operated: Op
     assert set(parameters) <= {"config", "run", "resume"}
     assert not parameters.get("run")
     assert not parameters.get("resume")
+
+
+_PAGE = """<!doctype html><title>A page of somebody else</title><pre id="said">asking</pre><script>
+const url = URL, body = BODY;
+const json = {method: "POST", headers: {"content-type": "application/json"}, body: body};
+const plain = {method: "POST", mode: "no-cors", body: body};
+const told = answer => "answered " + answer.type + " " + answer.status, failed = error => "refused";
+const socket = new Promise(done => {
+  const opened = new WebSocket(url.replace("http", "ws").replace(/api.*/, "api/events/out"));
+  opened.onopen = () => done("opened");
+  opened.onerror = () => done("refused");
+});
+Promise.all([fetch(url, json).then(told, failed), fetch(url, plain).then(told, failed), socket])
+  .then(found => { document.getElementById("said").textContent = "said: " + found.join("; "); });
+</script>"""
+
+
+def request_of(operated: Operated, config: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    url = f"{operated.api}/deployments/{operated.deployment()['id']}/create_flow_run"
+    return url, {"parameters": {"config": config, "run": "theirs"}}
+
+
+def test_a_request_of_another_page_or_under_another_name_begins_nothing(operated: Operated) -> None:
+    before = operated.asked_for()
+    url, body = request_of(operated, {"preset": "quickstart"})
+    for headers in (
+        {"Origin": "http://evil.example"},
+        {"Origin": "null", "Content-Type": "text/plain"},
+        {"Host": "evil.example:4200"},
+    ):
+        answer = httpx.post(url, content=json.dumps(body), headers=headers)
+        assert answer.status_code == 403, headers
+        assert "access-control-allow-origin" not in answer.headers
+    assert operated.asked_for() == before
+
+
+@needs_browser
+def test_a_page_of_another_origin_begins_nothing_in_a_browser(operated: Operated, tmp_path: Path) -> None:
+    before = operated.asked_for()
+    of_folder = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with listening() as (address, connections), serving(of_folder) as origin, browser(tmp_path) as pages:
+        url, body = request_of(operated, {"preset": "quickstart", "scheduler": f"tcp://{address}"})
+        page = _PAGE.replace("URL", json.dumps(url), 1).replace("BODY", json.dumps(json.dumps(body)), 1)
+        (tmp_path / "page.html").write_text(page)
+        # What a page may not read it may still have sent: that, too, must have done nothing.
+        pages.open(f"{origin}/page.html", "said: refused; answered opaque 0; refused")
+        harmless = json.dumps(json.dumps(request_of(operated, {"preset": "quickstart"})[1]))
+        (tmp_path / "page.html").write_text(page.replace(json.dumps(json.dumps(body)), harmless))
+        pages.open(f"{origin}/page.html?again", "said: refused; answered opaque 0; refused")
+        assert operated.asked_for() == before
+        assert connections == []
+        # Its own pages go on.
+        pages.console_errors()
+        pages.open(operated.pages, "Runs")
+        assert [line for line in pages.console_errors() if "403" in line] == []

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from known import known
 from store_cases import (
     champion_weights,
     objects_here,
@@ -86,8 +87,7 @@ def test_a_run_that_another_machine_trains_is_left_alone_and_named(elsewhere: Co
         other, run = clean_runs(store, None, 0.0, dry_run=dry_run)
         assert (other.run, other.skipped, other.stored.generations) == ("other", None, (1,))
         assert (run.run, run.bytes_freed) == ("run", 0)
-        assert run.skipped is not None
-        assert re.match("Run 'run' .*is in use", run.skipped)
+        assert re.match("Run 'run' .*is in use", known(run.skipped))
         with pytest.raises(InputError, match=r"Run 'run' .*is in use"):
             clean_runs(store, ["run"], 0.0, dry_run=dry_run)
         assert (objects_of(location), objects_here(location)) == (before, before_here)
@@ -149,8 +149,7 @@ def test_a_run_that_cannot_be_read_keeps_no_other_from_being_cleaned(config: Con
     create_run(location, {"preset": "quickstart", "learner": {"gamma": 7}})
     save_generations(config, "run", *range(1, 4))
     broken, run = clean_runs(config.checkpoint.store, None, 0.0, dry_run=False)
-    assert broken.skipped is not None
-    assert "learner.gamma" in broken.skipped
+    assert "learner.gamma" in known(broken.skipped)
     assert run.stored.generations == (1,)
     with pytest.raises(InputError, match=r"learner\.gamma"):
         clean_runs(config.checkpoint.store, ["broken"], 0.0, dry_run=False)
@@ -167,8 +166,7 @@ def test_a_run_is_verified_though_its_configuration_cannot_be_read(config: Confi
 
 def test_what_is_only_here_is_not_what_is_verified(elsewhere: Config) -> None:
     location = save_generations(elsewhere, "run", 1)
-    manifest = location.local.newest_manifest()
-    assert manifest is not None
+    assert location.local.newest_manifest() is not None
     for path in (location.root / "run" / "blobs").rglob("*"):
         if path.is_file():
             path.unlink()
@@ -202,8 +200,7 @@ def test_what_is_taken_in_place_of_a_damaged_generation_is_said(
 ) -> None:
     config = run_config(tmp_path / "store", tmp_path / "runs")
     contents = save_generations(config, "run", 1, 2).local
-    manifest = contents.newest_manifest()
-    assert manifest is not None
+    manifest = known(contents.newest_manifest())
     name = contents.manifest_names()[0] if part == "manifest" else blob_name(manifest.entry(part).sha256)
     (tmp_path / "store" / "run" / name).write_bytes(b"{}")
     path = tmp_path / "champion.safetensors"
@@ -224,8 +221,7 @@ def test_an_export_that_fails_leaves_what_was_there(config: Config, tmp_path: Pa
     for target in (tmp_path / "out", path / "x"):
         with pytest.raises(InputError, match=f"Cannot write {target}"):
             export_champion(config.checkpoint.store, "run", target)
-    manifest = location.local.newest_manifest()
-    assert manifest is not None
+    manifest = known(location.local.newest_manifest())
     (location.root / "run" / blob_name(manifest.entry("champion.safetensors").sha256)).write_bytes(b"")
     if not location.remote:
         with pytest.raises(DamagedGenerationError, match="no undamaged champion"):

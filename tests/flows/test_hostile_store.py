@@ -21,9 +21,8 @@ import pytest
 import torch
 from cli_cases import eigen
 from flow_cases import eigen_environment, run_eigen, small_flow_config
-from folder_digest import digest
 from hostile_settings import nested
-from operation_cases import listening
+from operation_cases import digest, listening
 
 from eigen_core.checkpoint.integrity import checksummed, is_verified
 from eigen_core.checkpoint.locks import FileLock
@@ -46,14 +45,7 @@ from flows.server.state_directory import StateDirectory
 _SECRET = "hunter2"
 _MODULE = "planted_module"
 _LOOKS = (["show"], ["show", "--json"], ["verify", "--deep"], ["runs"])
-_TRUSTED_TEXTS = (
-    "market.data",
-    "market.context",
-    "market.levels",
-    "market.own_features",
-    "market.time_zone",
-    "task",
-)
+_TRUSTED_TEXTS = ("task", *(f"market.{name}" for name in ("data", "context", "levels", "own_features", "time_zone")))
 
 _NAMES_IN_FILES = ("market.date_format", "market.symbols")
 
@@ -164,10 +156,8 @@ def test_a_text_in_place_of_any_other_setting_is_refused(hostile: Hostile, train
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("key", "which"),
-    [(key, which) for key in _TRUSTED_TEXTS for which in range(3)],
-)
+@pytest.mark.parametrize("which", range(3))
+@pytest.mark.parametrize("key", _TRUSTED_TEXTS)
 def test_no_text_is_followed_by_commands_that_compute(hostile: Hostile, trained: Any, key: str, which: int) -> None:
     values = hostile.values_of(key)
     if which < len(values):

@@ -1,5 +1,6 @@
-"""Processes and servers that operations meet: short-lived, on this machine alone."""
+"""Processes, servers and folders that operations meet: short-lived, on this machine alone."""
 
+import hashlib
 import json
 import socket
 import subprocess
@@ -14,6 +15,14 @@ from typing import Any
 from flows.server.state_directory import LocalProcess, ProcessRecord, StateDirectory
 
 ROOT = Path(__file__).parents[2]
+
+
+def digest(folder: Path) -> dict[str, str]:
+    """All that is in a folder, to be compared before and after a command that should change nothing."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "folder"
+        for path in sorted(folder.rglob("*"))
+    }
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import torch
 import zstandard
 from checkpoint_samples import assert_same_ring, new_run, newest_of, ring_of
 from hypothesis import given, settings, strategies as st
+from known import known
 
 from eigen_core.checkpoint import replay_shards as ring_module
 from eigen_core.checkpoint.integrity import DamagedFileError, blob_path
@@ -28,15 +29,13 @@ def save(run: RunDirectory, generation: int, ring: Ring) -> SavedGeneration:
 
 
 def ring_entry(saved: SavedGeneration) -> RingEntry:
-    assert saved.manifest.ring is not None
-    return saved.manifest.ring
+    return known(saved.manifest.ring)
 
 
 def loaded_ring(run: RunDirectory) -> Ring:
     loaded = newest_of(run)
     assert loaded.damages == []
-    assert loaded.snapshot.ring is not None
-    return loaded.snapshot.ring
+    return known(loaded.snapshot.ring)
 
 
 EVENTS = st.lists(
@@ -78,8 +77,7 @@ def test_any_history_of_a_ring_ends_in_the_ring_itself(capacity: int, events: li
             elif event == "older" and len(saved) > 1:
                 before = sorted(saved)[-2]
                 manifests = run.contents.manifests()
-                older = run.load(next(found for found in manifests if found.generation == before)).snapshot.ring
-                assert older is not None
+                older = known(run.load(next(found for found in manifests if found.generation == before)).snapshot.ring)
                 assert_same_ring(older, ring_of(saved[before], capacity))
                 written = saved[before]
             elif event in ("lose a shard", "cut a shard") and saved and saved[max(saved)]:
@@ -98,8 +96,7 @@ def test_any_history_of_a_ring_ends_in_the_ring_itself(capacity: int, events: li
                 saved = {number: saved[number] for number in sorted(saved)[-2:]}
             if saved:
                 ring = newest_of(RunDirectory.open(Path(folder), "run"))
-                assert ring.snapshot.ring is not None
-                assert_same_ring(ring.snapshot.ring, ring_of(saved[max(saved)], capacity))
+                assert_same_ring(known(ring.snapshot.ring), ring_of(saved[max(saved)], capacity))
 
 
 def _back_to(saved: dict[int, int], generation: int) -> tuple[int, int]:
@@ -107,8 +104,7 @@ def _back_to(saved: dict[int, int], generation: int) -> tuple[int, int]:
 
 
 def blob_of_newest(run: RunDirectory) -> Path:
-    manifest = run.contents.newest_manifest()
-    assert manifest is not None
+    manifest = known(run.contents.newest_manifest())
     return blob_path(run.path, manifest.shards[-1].sha256)
 
 
@@ -135,8 +131,7 @@ def test_a_resumed_run_writes_the_very_shards_of_one_that_was_not_stopped(tmp_pa
         save(stopping, generation, ring_of(17 * generation))
         stopping = RunDirectory.open(tmp_path / "b", "run")
         assert_same_ring(loaded_ring(stopping), ring_of(17 * generation))
-        other = stopping.contents.newest_manifest()
-        assert other is not None
+        other = known(stopping.contents.newest_manifest())
         assert other.ring == one.manifest.ring
 
 
@@ -224,11 +219,9 @@ WRITTEN = 30
 @pytest.fixture
 def stream(tmp_path: Path) -> tuple[bytes, RingEntry]:
     run = new_run(tmp_path)
-    saved = run.save(Snapshot(1, {}, {}, 0, ring_of(WRITTEN)))
-    assert saved.manifest.ring is not None
-    (shard,) = saved.manifest.ring.shards
-    content = blob_path(run.path, shard.sha256).read_bytes()
-    return zstandard.ZstdDecompressor().decompress(content), saved.manifest.ring
+    entry = ring_entry(save(run, 1, ring_of(WRITTEN)))
+    content = blob_of_newest(run).read_bytes()
+    return zstandard.ZstdDecompressor().decompress(content), entry
 
 
 def read(content: bytes, entry: RingEntry, **changes: int) -> Ring:

@@ -9,6 +9,7 @@ import pytest
 from checkpoint_samples import CONFIG, assert_same, sample
 from fault_proxy import Fault, FaultProxy
 from gcs_emulator import GcsEmulator
+from known import known
 from upload_cases import in_another_process, whole_generations
 
 from eigen_core.checkpoint.integrity import LIST_NAME
@@ -66,8 +67,7 @@ def draw_plot(session: RunSession) -> None:
 
 
 def loaded(session: RunSession) -> int:
-    found = session.load_newest()
-    assert found is not None
+    found = known(session.load_newest())
     assert_same(found.snapshot, sample(found.snapshot.generation))
     return found.snapshot.generation
 
@@ -125,10 +125,7 @@ def test_plots_and_holdout_lie_where_the_run_is_kept(settings: CheckpointConfig)
 
 
 def test_a_run_that_is_nowhere_cannot_be_opened(settings: CheckpointConfig, tmp_path: Path) -> None:
-    with (
-        pytest.raises(InputError, match=f"There is no run '{RUN}' in {settings.store}"),
-        session_of(settings),
-    ):
+    with pytest.raises(InputError, match=f"There is no run '{RUN}' in {settings.store}"), session_of(settings):
         pass
     assert files_below(tmp_path) == []
 
@@ -177,10 +174,7 @@ def test_a_run_directory_of_another_run_is_refused(gcs_bucket: str, tmp_path: Pa
     location = begin(settings)
     location.store.delete([f"{RUN}/config.json"])
     create_run(RunLocation.of(settings_of(gcs_bucket, tmp_path / "elsewhere"), RUN), OTHER)
-    with (
-        pytest.raises(InputError, match="choose another name, or move that folder away"),
-        session_of(settings),
-    ):
+    with pytest.raises(InputError, match="choose another name, or move that folder away"), session_of(settings):
         pass
     assert not location.local.store.objects(f"{RUN}/lease/")
     assert location.stored.config() == OTHER
@@ -226,8 +220,7 @@ def test_what_is_newer_here_than_in_the_store_goes_on_from_here(
     with session_of(away) as session:
         assert loaded(session) == 3
         session.finish()
-        uploads = session.uploads()
-        assert uploads is not None
+        uploads = known(session.uploads())
         assert (uploads.pending, uploads.pending_files) == (0, 0)
     assert whole_generations(location.stored) == [1, 2, 3]
     assert location.store.read(f"{RUN}/plots/fitness.png", 10) == b"ink"
@@ -251,10 +244,7 @@ def test_of_two_processes_the_second_is_refused_until_the_first_is_gone(gcs_buck
             pass
         assert f"Run '{RUN}' in {gcs_bucket} is in use by process {pid} on " in str(refused.value)
         assert "wait until it ends or stop it" in str(refused.value)
-        with (
-            pytest.raises(InUseError, match=f"in use by process {pid}"),
-            session_of(settings),
-        ):
+        with pytest.raises(InUseError, match=f"in use by process {pid}"), session_of(settings):
             pass
         assert whole_generations(location.stored) == [1]
     # Its end is certain: no process has to wait until its lease lapses.
@@ -264,6 +254,5 @@ def test_of_two_processes_the_second_is_refused_until_the_first_is_gone(gcs_buck
         save(session, 2)
         session.finish()
     assert epochs(location.stored) == {1: 1, 2: 2}
-    status = read_status(tmp_path / "other" / ".remote" / "gs" / gcs_bucket.removeprefix("gs://") / RUN)
-    assert status is not None
+    status = known(read_status(tmp_path / "other" / ".remote" / "gs" / gcs_bucket.removeprefix("gs://") / RUN))
     assert (status.state, status.pending, status.done) == ("ended", 0, 1)

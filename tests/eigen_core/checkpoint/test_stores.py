@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from checkpoint_samples import act_at_random, record_syncs
+from known import known
 from upload_cases import FORK
 
 from eigen_core.checkpoint import store as store_module
@@ -73,8 +74,7 @@ def test_small_contents_come_back(store: Store, content: bytes) -> None:
     assert store.create("a/create", content)
     for name in ("a/put", "a/create"):
         assert store.read(name, len(content)) == content
-        stat = store.stat(name)
-        assert stat is not None
+        stat = known(store.stat(name))
         assert (stat.name, stat.bytes) == (name, len(content))
 
 
@@ -171,13 +171,11 @@ def test_objects_and_folders(store: Store) -> None:
 
 def test_objects_are_dated_by_the_stores_clock_which_writes_nothing(store: Store) -> None:
     store.put("a", b"1")
-    first = store.stat("a")
-    assert first is not None
+    first = known(store.stat("a"))
     assert first.modified - timedelta(seconds=1) <= store.time() <= datetime.now(UTC)
     assert store.objects("") == [first]
     store.put("a", b"1")
-    second = store.stat("a")
-    assert second is not None
+    second = known(store.stat("a"))
     assert second.modified > first.modified
 
 

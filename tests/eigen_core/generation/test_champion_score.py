@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from known import known
 from record_cases import record
 from science_cases import random_panel, small_config
 from trading_cases import SlowEpisode
@@ -103,14 +104,12 @@ def test_the_record_holds_the_champions_excess_as_long_as_it_stays(group_size: i
     champions = list[int]()
     for _ in range(6):
         found = advance(state, 1).history[-1]
-        assert state.champion is not None
         champions.append(found.champion_generation)
-        again = state.task.excess(state.task.roll_out(state.champion.weights[None], validation_slices(state)[None]))
-        assert found.champion_excess is not None
-        assert again is not None
-        assert found.champion_excess.trades == again.trades
-        excess = [found.champion_excess.mean, found.champion_excess.standard_error]
-        np.testing.assert_allclose(excess, [again.mean, again.standard_error], rtol=1e-9)
+        weights, excess = known(state.champion).weights[None], known(found.champion_excess)
+        again = known(state.task.excess(state.task.roll_out(weights, validation_slices(state)[None])))
+        assert excess.trades == again.trades
+        found_errors, errors = ((one.mean, one.standard_error) for one in (excess, again))
+        np.testing.assert_allclose(found_errors, errors, rtol=1e-9)
     assert 1 < len(set(champions)) < len(champions)
 
 
@@ -122,15 +121,13 @@ def test_one_asset_is_the_market_itself() -> None:
 
 def test_rewards_are_those_of_direct_rollouts() -> None:
     state = advance(small_state(evaluation={"validation_slices": 3, "slices": 1}), 2)
-    result = hold_out(state)
-    assert result is not None
+    result = known(hold_out(state))
     holdout = market_of(state).panel.splits.holdout
     assert len(result.slices) == 3
     assert result.slices[0] == holdout.start
     assert result.slices[-1] + 17 == holdout.stop
-    assert state.champion is not None
     starts = np.array([result.slices])
-    champion = state.task.roll_out(state.champion.weights[None], starts, record=True)
+    champion = state.task.roll_out(known(state.champion).weights[None], starts, record=True)
     assert list(result.champion_rewards) == champion.rewards[0].tolist()
     random = initial_weights(market_of(state).network.layouts, 5, state.config.seed, state.device)
     expected = [state.task.roll_out(random[agent : agent + 1], starts).rewards[0].mean() for agent in range(5)]
@@ -139,8 +136,7 @@ def test_rewards_are_those_of_direct_rollouts() -> None:
     assert result.random_reward == pytest.approx(float(np.mean(expected)))
     assert result.share_of_random_beaten == sum(reward < result.champion_reward for reward in expected) / 5
 
-    assert champion.transitions is not None
-    played = champion.transitions["action"].double().cpu().numpy().reshape(3, 12, -1, 2)
+    played = known(champion.transitions)["action"].double().cpu().numpy().reshape(3, 12, -1, 2)
     trades = []
     for first_day, actions in zip(result.slices, played, strict=True):
         trades += (
@@ -156,9 +152,7 @@ def test_rewards_are_those_of_direct_rollouts() -> None:
 def test_looking_changes_nothing_and_can_be_repeated() -> None:
     state = advance(small_state(), 1)
     before = content_of(state)
-    first, second = hold_out(state), hold_out(state)
-    assert first == second
-    assert first is not None
+    assert hold_out(state) == known(hold_out(state))
     assert content_of(state) == before
     assert content_of(advance(state, 1)) == content_of(advance(small_state(), 2))
 
@@ -184,10 +178,8 @@ def test_the_champion_is_played_as_it_was_validated() -> None:
         values[validation.start] = values[holdout.start] = 50.0
     panel.valid[[validation.start, holdout.start], : panel.assets] = True
     state = advance(start_training(config, panel), 2)
-    result = hold_out(state)
-    assert result is not None
-    assert state.champion is not None
-    assert result.champion_reward == pytest.approx(state.champion.validation)
+    result = known(hold_out(state))
+    assert result.champion_reward == pytest.approx(known(state.champion).validation)
 
 
 @given(st.lists(st.lists(st.floats(-9, 9, width=32), min_size=3, max_size=3), min_size=2, max_size=7))
@@ -199,8 +191,7 @@ def test_the_mean_distance_is_that_of_all_pairs(points: list[list[float]]) -> No
 def test_equal_agents_have_no_distance_and_others_have_one() -> None:
     state = small_state(learner={"gradient_steps": 0}, evolution={"enabled": False})
     evaluate(state)
-    different = policy_distance(state)
-    assert different is not None
+    different = known(policy_distance(state))
     assert different > 0.0
     state.population.weights[:] = state.population.weights[0].clone()
     assert policy_distance(state) == 0.0

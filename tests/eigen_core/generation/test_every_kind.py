@@ -17,6 +17,7 @@ import jitter_learner
 import numpy as np
 import pytest
 import torch
+from known import known
 from science_cases import LEARNERS_OF_ANY_TASK, learner_with, method_with, random_panel, small_config
 from training_cases import advance, begun, content_for, content_of, resumed_from, saved_of
 from uneven_environment import RAW, UNEVEN
@@ -96,16 +97,14 @@ def config_with(kind: str, **sections: Any) -> Config:
 def test_a_resumed_run_goes_on_with_the_same_bits(kind: str, tmp_path: Path) -> None:
     config = config_with(kind)
     state = advance(begun(config), 2)
-    learned = state.history[-1].learning
-    assert learned is not None
+    learned = known(state.history[-1].learning)
     assert {curve.name for curve in state.learner.curves} <= learned.keys()
     directory = RunDirectory.create(tmp_path, "run", {})
     directory.save(snapshot(state))
     resumed = resumed_from(directory, config)
     assert content_of(resumed) == content_of(state)
     assert content_of(advance(resumed, 2)) == content_of(advance(state, 2))
-    held_out = hold_out(state)
-    assert held_out is not None
+    held_out = known(hold_out(state))
     assert hold_out(resumed) == held_out
     assert len(write_plots(state.history, state.telemetry, tmp_path / "plots", state.learner.curves)) == 5
 
@@ -282,6 +281,5 @@ def test_the_champion_finds_a_planted_edge() -> None:
         replay={"minimum": 1_000},
         learner={"gradient_steps": 16},
     )
-    result = hold_out(advance(start_training(config, planted_edge_market(config, 1_200, 8, seed=2)), 6))
-    assert result is not None
+    result = known(hold_out(advance(start_training(config, planted_edge_market(config, 1_200, 8, seed=2)), 6)))
     assert result.champion_reward > max(2.0 * result.random_reward, float(np.max(result.random_rewards)))

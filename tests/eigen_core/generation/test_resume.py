@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from known import known
 from record_cases import telemetry
 from science_cases import random_panel, small_config
 from training_cases import advance, begun, content_of, market_of, saved_of, small_state
@@ -41,8 +42,7 @@ KINDS: list[dict[str, Any]] = [
 
 def loaded_from(run: RunDirectory, state: TrainingState) -> list[str]:
     """Restore a state from the newest generation that fits; return the sentences about those passed over."""
-    loaded = RunDirectory.open(run.root, run.name).load_newest(snapshot_form(state), partial(restore, state))
-    assert loaded is not None
+    loaded = known(RunDirectory.open(run.root, run.name).load_newest(snapshot_form(state), partial(restore, state)))
     return [str(damage) for damage in loaded.damages]
 
 
@@ -309,16 +309,14 @@ def test_rows_are_looked_at_in_pieces_as_at_once(monkeypatch: pytest.MonkeyPatch
     state = fresh()
     panel, days = market_of(state).panel, state.config.trading.trading_days
     starts = panel.starts(panel.splits.train, state.config)
-    ring = saved()[-1].ring
-    assert ring is not None
+    ring = known(saved()[-1].ring)
     for pieces in (1, 3, 50, 1 << 18):
         monkeypatch.setattr("eigen_core.task.transitions._ROWS_AT_A_TIME", pieces)
         assert check_rows(ring, starts, days) is None
     for slot in range(0, ring.capacity, 23):
         changed = content_in(saved()[-1])
         fill("columns.day", float(ring.columns["day"][slot]) - 1, slot)(changed)
-        wrong = snapshot_in(changed).ring
-        assert wrong is not None
+        wrong = known(snapshot_in(changed).ring)
         for pieces in (1, 50, 1 << 18):
             monkeypatch.setattr("eigen_core.task.transitions._ROWS_AT_A_TIME", pieces)
             assert check_rows(wrong, starts, days) is not None, (slot, pieces)

@@ -175,20 +175,6 @@ def test_runs_without_a_market_agents_holdout_or_their_own_prices_are_refused(tm
         backtest(str(tmp_path), "all")
 
 
-@pytest.mark.thorough
-def test_prices_that_the_run_was_not_trained_on_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    dates = pd.bdate_range("2000-01-03", periods=400, name="date")
-    walk = np.exp(np.cumsum(np.random.default_rng(1).normal(0.0, 0.01, (400, 20)), axis=0))
-    table = pd.DataFrame(walk, dates, [f"S{index}" for index in range(20)])
-    own, other = tmp_path / "own.csv", tmp_path / "other.csv"
-    table.to_csv(own)
-    trained(tmp_path, of=1, market={"data": str(own), "layout": "wide"})
-    (table * np.where(np.arange(400) == 5, 1.01, 1.0)[:, None]).to_csv(other)
-    monkeypatch.setenv("EIGEN_DATA", str(other))
-    with pytest.raises(InputError, match=r"Run 'small' was trained on other data"):
-        backtest(str(tmp_path), RUN)
-
-
 @pytest.mark.parametrize("task", TASKS)
 def test_the_command_prints_the_contract_and_writes_tables(stores: dict[str, str], tmp_path: Path, task: str) -> None:
     folder = tmp_path / "tables"

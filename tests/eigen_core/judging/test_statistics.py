@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from known import known
 from scipy.stats import norm
 from trading_cases import curve_of
 
@@ -43,11 +44,6 @@ def test_equal_returns_give_equal_intervals() -> None:
     assert sharpe_interval(returns_of(1), 4) == sharpe_interval(returns_of(1), 4)
     assert sharpe_interval(np.full(100, 0.001), 4) is None
     assert sharpe_ratio(np.zeros(3)) is None
-
-
-def known(value: float | None) -> float:
-    assert value is not None
-    return value
 
 
 def test_more_looks_deflate_the_ratio() -> None:

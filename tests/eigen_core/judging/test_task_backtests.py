@@ -1,15 +1,17 @@
-"""Agents that trade a market or hold portfolios day after day, and that nothing of it knows the future."""
+"""Agents that trade a market or hold portfolios day after day; nothing of it knows the future, one asset is timed."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from science_cases import random_panel, small_config
 from trading_cases import CPU, panel_of, random_panel as panel_with_gaps
 
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.judging.backtest import (
+    MarketBacktest,
     NextOrders,
     PortfolioBacktest,
     SpanResult,
@@ -18,6 +20,8 @@ from eigen_core.judging.backtest import (
     decision_of,
     orders_of_days,
 )
+from eigen_core.judging.verdicts import verdict_on
+from eigen_core.learning import learner_class
 from eigen_core.market import Panel
 from eigen_core.networks.actions import portfolio_actions
 from eigen_core.networks.agent import AgentNetwork
@@ -26,6 +30,7 @@ from eigen_core.networks.population import initial_weights
 from eigen_core.task.market import MarketTask
 from eigen_core.trading.baselines import baseline_curves, matched_traders
 from eigen_core.trading.environment import EpisodeSummary
+from eigen_core.trading.portfolio import target_weights
 from eigen_core.trading.prices import Prices, prices_of_span
 from eigen_core.trading.trades import DecidedTrades, TradedAccounts, trade_accounts
 
@@ -219,3 +224,57 @@ def test_agents_decide_on_weights_of_what_has_a_price(observe: bool) -> None:
     alike = decide_weights(network, panel, config, rows[:1].expand(4, -1), span, ensemble=True)
     np.testing.assert_allclose(alike, alone, atol=1e-6)
     assert not np.allclose(together, alone, atol=1e-6)
+
+
+# One asset is judged by when it was held: whoever knows the coming days has skill, at other times as at none.
+LONG = 500
+LATE = range(150, 450)
+TIMED = Config.model_validate({"trading": {"holding_days": 5, "settlement_days": 5}, "market": {"window": 64}})
+RETURNS = np.random.default_rng(5).normal(0.0004, 0.01, LONG)
+RISING = 100.0 * np.exp(np.cumsum(RETURNS))[:, None]
+SINGLE = panel_of(RISING, RISING, RISING)
+
+
+def timed(scores: np.ndarray) -> SpanResult:
+    """A portfolio whose share of the asset follows scores, a day each."""
+    weights = target_weights(torch.tensor(scores[:, None]), torch.ones(LONG, 1, dtype=torch.bool)).numpy()
+    market, own = PortfolioBacktest(TIMED, SINGLE, CPU), weights[None, LATE.start : LATE.stop]
+    return market.played(own, 1, LATE, market.accounts(own, LATE).curve(0), "champion", draws=1_000)
+
+
+def knowing(share: float) -> np.ndarray:
+    """Scores that correlate so much with the mean return of two days after the fill."""
+    coming = np.convolve(np.append(RETURNS[2:], [0.0, 0.0]), [0.5, 0.5], mode="same")
+    noise = np.random.default_rng(6).normal(0.0, coming.std(), LONG)
+    mixed: np.ndarray = (share * coming + (1.0 - share**2) ** 0.5 * noise) / coming.std()
+    return mixed
+
+
+def test_who_knows_the_coming_days_of_one_asset_has_skill_and_chance_has_none() -> None:
+    found = timed(knowing(0.6))
+    verdict = verdict_on(found, TIMED)
+    assert found.by_timing
+    assert len(found.matched.total_returns) == len(LATE) - 2 * 5 - 1
+    assert verdict.claim == "skill", verdict.sentence
+    # The same knowledge of a week ago.
+    late = verdict_on(timed(np.roll(knowing(0.6), 25)), TIMED)
+    assert late.claim != "skill"
+    # A look among many needs more.
+    assert verdict_on(found, TIMED, looks=1_000).claim != "skill"
+
+
+def test_a_constant_share_of_one_asset_is_no_timing() -> None:
+    found = timed(np.full(LONG, 0.5))
+    assert found.excess is not None
+    assert found.excess.mean == pytest.approx(0.0, abs=0.05)
+    assert verdict_on(found, TIMED).claim == "none"
+
+
+def test_trades_of_one_asset_are_judged_by_their_times_too() -> None:
+    network = AgentNetwork(SINGLE, TIMED, CPU, learner_class(TIMED.learner).heads(TIMED))
+    agents = initial_weights(network.layouts, 2, TIMED.seed, CPU)
+    found = MarketBacktest(TIMED, SINGLE, CPU).play(agents, LATE, "agents", draws=50)
+    assert found.by_timing
+    assert found.matched is found.timing
+    assert len(found.timing.total_returns) == 50
+    assert verdict_on(found, TIMED).claim in ("none", "undecided")

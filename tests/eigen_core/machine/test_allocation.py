@@ -1,5 +1,7 @@
-"""Memory of arrays: zeros that take none, what processes share, the reserve of a report."""
+"""Memory of arrays (zeros that take none, what processes share, the reserve of a report) and of processes."""
 
+import ctypes
+import mmap
 import os
 import pickle
 import signal
@@ -10,12 +12,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from known import known
 from memory_cases import MB, host_bytes
 
 from eigen_core.machine.allocation import SharedTensor, keep_reserve, lazy_zeros, shared_zeros, shares_memory
 from eigen_core.machine.gpu import visible_gpus
 from eigen_core.machine.limits import HostLimit, LimitKind
-from eigen_core.machine.memory_usage import own_resident_bytes, resident_part, statm
+from eigen_core.machine.memory_usage import SystemMeter, device_bytes, own_resident_bytes, resident_part, statm
 
 SIZE = 400_000_000
 MARGIN = 20_000_000
@@ -46,8 +49,7 @@ def test_they_are_zeros_like_any_other(shape: tuple[int, ...], dtype: torch.dtyp
     assert torch.equal(zeros, torch.ones(shape, dtype=dtype))
     if shares_memory("cpu"):
         shared, where = shared_zeros(shape, dtype)
-        opened = where.opened()
-        assert opened is not None
+        opened = known(where.opened())
         assert torch.equal(shared, torch.zeros(shape, dtype=dtype))
         assert torch.equal(shared, opened)
 
@@ -83,8 +85,7 @@ def test_another_process_reads_what_is_written_before_and_after_it_opened_the_te
     tensor[1] = 5.0
     said = "print(there.tolist(), there.dtype, flush=True)"
     with other_process(where, f"{said}; input(); {said}; there[0] = 1") as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == f"{[[0.0, 0.0], [5.0, 5.0], [0.0, 0.0]]} torch.float16\n"
+        assert known(process.stdout).readline() == f"{[[0.0, 0.0], [5.0, 5.0], [0.0, 0.0]]} torch.float16\n"
         tensor[2] = 7.0
         out, _ = process.communicate("\n")
     assert out == f"{[[0.0, 0.0], [5.0, 5.0], [7.0, 7.0]]} torch.float16\n"
@@ -97,8 +98,7 @@ def test_the_memory_ends_with_the_last_that_has_it() -> None:
     opened_before = len(os.listdir("/proc/self/fd"))
     tensor, where = shared_zeros((4,), torch.float32)
     tensor.fill_(3.0)
-    there = where.opened()
-    assert there is not None
+    there = known(where.opened())
     del tensor
     assert there.tolist() == [3.0] * 4
     assert where.opened() is None
@@ -132,10 +132,9 @@ def test_it_counts_once_for_this_process_and_its_children() -> None:
     commands = "there[:1].sum(); print(flush=True); input(); print(int(there.sum()), flush=True); input()"
     with other_process(where, commands) as child:
         assert child.stdout is not None
-        assert child.stdin is not None
         child.stdout.readline()
         before = host_bytes()
-        print(file=child.stdin, flush=True)
+        print(file=known(child.stdin), flush=True)
         assert int(child.stdout.readline()) == _MANY
         assert host_bytes() - before < 0.1 * _MANY
         child.communicate("\n")
@@ -187,3 +186,106 @@ def test_gpus_are_named_as_the_environment_names_them(
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
     assert visible_gpus() == gpus
+
+
+BLOCK, SPARE = 64 << 20, 16 << 20
+_CHILD = f"block = bytearray(b'\\1') * {BLOCK}; print('ready', flush=True); input()"
+
+
+def _filled() -> mmap.mmap:
+    block = mmap.mmap(-1, BLOCK)
+    for _ in range(BLOCK >> 20):
+        block.write(b"\1" * (1 << 20))
+    return block
+
+
+def test_children_that_share_nothing_count_whole() -> None:
+    before = host_bytes()
+    with subprocess.Popen(
+        [sys.executable, "-c", _CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        assert host_bytes() - before > BLOCK - SPARE
+        child.communicate("\n")
+    assert host_bytes() - before < BLOCK - SPARE
+
+
+def test_the_peak_of_the_process_is_kept_until_it_is_reset() -> None:
+    meter = SystemMeter(())
+    block = _filled()
+    held = own_resident_bytes()
+    del block
+    peak, _ = meter.peaks()
+    assert peak > held - SPARE
+    meter.reset_peaks()
+    low, _ = meter.peaks()
+    if low >= peak:
+        pytest.skip("this system cannot reset the peak")
+    assert low < peak - BLOCK + SPARE
+
+
+def test_asking_for_a_gpu_does_not_start_one() -> None:
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call] # torch has no annotation here
+        pytest.skip("the GPU is in use already")
+    assert device_bytes(torch.device("cuda")) is None
+    assert not torch.cuda.is_initialized()  # type: ignore[no-untyped-call] # torch has no annotation here
+
+
+_VFORK = f"""
+import subprocess, threading
+from eigen_core.machine.memory_usage import SystemMeter
+block = bytearray(b"\\1") * {4 * BLOCK}
+alone = SystemMeter(()).read().host
+stop = threading.Event()
+seen = []
+def look():
+    while not stop.is_set():
+        seen.append(SystemMeter(()).read().host)
+thread = threading.Thread(target=look)
+thread.start()
+for _ in range(100):
+    # Without other settings Python starts a process by vfork.
+    subprocess.run(["true"], check=True)
+stop.set()
+thread.join()
+print(max(seen) - alone)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="another system")
+@pytest.mark.thorough
+def test_a_child_that_is_just_being_started_does_not_count_as_a_second_process() -> None:
+    done = subprocess.run([sys.executable, "-c", _VFORK], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 2 * BLOCK
+
+
+_PIECES = """
+import sys
+import psutil
+from eigen_core.machine import memory_usage as memory
+
+if "tuned" in sys.argv:
+    memory.tune_allocator()
+# Freeing a block of 32 MB lets the library cut everything smaller out of the heap.
+large = bytearray(32_000_000)
+del large
+before = psutil.Process().memory_info().rss
+blocks, kept = [], []
+for _ in range(20):
+    blocks.append(bytearray(b"x") * 12_000_000)
+    # What lies between two blocks keeps its place in the heap, whatever becomes of them.
+    kept.append(bytearray(b"x") * 100_000)
+del blocks
+print(psutil.Process().memory_info().rss - before)
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="another C library")
+@pytest.mark.thorough
+def test_freed_blocks_leave_no_holes_in_the_heap() -> None:
+    def left(*arguments: str) -> int:
+        done = subprocess.run([sys.executable, "-c", _PIECES, *arguments], capture_output=True, text=True, check=True)
+        return int(done.stdout)
+
+    assert left("tuned") < 20e6 < 200e6 < left()

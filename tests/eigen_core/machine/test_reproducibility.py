@@ -1,6 +1,7 @@
 """MKL computes in the mode that keeps bits over groupings, however a process begins; if it cannot, that is said."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +42,22 @@ product()
 warn_if_not_reproducible(device, INSTRUCTIONS)
 print(arithmetic_of(device).instructions, arithmetic_of(device).blas, is_batch_invariant(device), sep="; ")
 """
+
+
+_SOURCE = "int mkl_serv_intel_cpu(void) { return 1; }\nint mkl_serv_intel_cpu_true(void) { return 1; }\n"
+
+
+@pytest.fixture(scope="module")
+def intel_mkl(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library for `LD_PRELOAD`: MKL takes any processor for one of Intel's, by whose maker it chooses kernels."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    folder = tmp_path_factory.mktemp("intel-mkl")
+    source, library = folder / "intel.c", folder / "intel.so"
+    source.write_text(_SOURCE)
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
+    return library
 
 
 def environment(**extra: str) -> dict[str, str]:

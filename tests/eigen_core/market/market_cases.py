@@ -7,8 +7,9 @@ import numpy as np
 import pandas as pd
 
 from eigen_core.config import Config
+from eigen_core.config.loading import load_config
 from eigen_core.market import Bars
-from eigen_core.market.build import read_rows
+from eigen_core.market.build import read_prices, read_rows
 from eigen_core.market.cleaning import CleanPrices, clean_prices
 from eigen_core.market.panel import Panel
 from eigen_core.market.reading import find_source
@@ -72,6 +73,10 @@ def cleaned(path: Path | str, **market: object) -> tuple[CleanPrices, DataReport
     config = Config.model_validate({"market": {"data": str(path), **market}})
     rows = read_rows(find_source(config.market), config)
     return clean_prices(rows, str(path), config.market.context)
+
+
+def read(path: Path, *given: str) -> CleanPrices:
+    return read_prices(load_config(None, [f"market.data={path}", *given]))
 
 
 def assert_equal_panels(one: Panel, other: Panel) -> None:

@@ -6,17 +6,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from market_cases import cleaned, random_bars, small_config, write_csv, write_text
+from market_cases import cleaned, random_bars, read, small_config, write_csv, write_text
 
 from benchmarks.fuzz import layouts
 from benchmarks.fuzz.layouts import settings_of
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
-from eigen_core.config.loading import load_config
 from eigen_core.config.stored import config_from_stored, stored_values
 from eigen_core.market import build_panel
-from eigen_core.market.build import read_prices
-from eigen_core.market.cleaning import CleanPrices
 from eigen_core.market.report import distorting_rows
 
 
@@ -34,10 +31,6 @@ def refusal(path: Path, *given: str) -> list[str]:
     with pytest.raises(InputError) as caught:
         read(path, *given)
     return settings_of(str(caught.value))
-
-
-def read(path: Path, *given: str) -> CleanPrices:
-    return read_prices(load_config(None, [f"market.data={path}", *given]))
 
 
 def wide(**columns: Any) -> pd.DataFrame:

@@ -9,12 +9,11 @@ import pandas as pd
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings, strategies as st
-from market_cases import business_days, cleaned, small_config, write_csv
+from market_cases import business_days, cleaned, read, small_config, write_csv
 
 from eigen_core.common.errors import InputError
 from eigen_core.config.loading import load_config
 from eigen_core.market import build_panel
-from eigen_core.market.build import read_prices
 from eigen_core.market.cleaning import CleanPrices
 from eigen_core.market.report import DataReport
 from eigen_core.trading.baselines import baseline_curves
@@ -47,10 +46,6 @@ def gap(symbol: str, factor: float, day: int = 30, absent: int = 0, seed: int = 
 
 def write(folder: Path, *bars: pd.DataFrame) -> Path:
     return write_csv(folder / "prices.csv", pd.concat([*bars, joined_bars("OTHER", 99)]))
-
-
-def read(path: Path, *given: str) -> CleanPrices:
-    return read_prices(load_config(None, [f"market.data={path}", *given]))
 
 
 def closes(prices: CleanPrices, symbol: str) -> np.ndarray:

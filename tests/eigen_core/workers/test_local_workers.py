@@ -30,6 +30,8 @@ from eigen_core.run import local_workers
 from eigen_core.workers import LocalWorkers, WorkerExecutor
 from eigen_core.workers.connection import WorkerClient, connected
 
+pytestmark = pytest.mark.cpu
+
 
 def script(folder: Path, *lines: str) -> str:
     path = folder / "python"
@@ -38,7 +40,6 @@ def script(folder: Path, *lines: str) -> str:
     return str(path)
 
 
-@pytest.mark.cpu
 def test_workers_that_failed_are_said_once_and_then_replaced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "executable", script(tmp_path, "exit 3"))
     with LocalWorkers(2) as workers:
@@ -53,7 +54,6 @@ def test_workers_that_failed_are_said_once_and_then_replaced(monkeypatch: pytest
         assert not set(failed) & set(workers.processes)
 
 
-@pytest.mark.cpu
 def test_workers_are_shared_out_among_gpus_and_the_next_gets_that_of_the_lost(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -76,7 +76,6 @@ def test_workers_are_shared_out_among_gpus_and_the_next_gets_that_of_the_lost(
         assert gpus(workers) == ["4", "4", "GPU-7"]
 
 
-@pytest.mark.cpu
 def test_dask_imports_from_no_folder_that_others_can_make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     (tmp_path / "dask-scratch-space").mkdir(mode=0o777)
@@ -94,7 +93,6 @@ def test_dask_imports_from_no_folder_that_others_can_make(monkeypatch: pytest.Mo
     assert not own.exists()
 
 
-@pytest.mark.cpu
 def test_workers_that_do_not_end_are_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("eigen_core.workers.local._ENDING_SECONDS", 1)
     deaf = script(tmp_path, "trap '' TERM", f"touch {tmp_path}/$$.ready", "while :; do sleep 0.1; done")
@@ -148,7 +146,6 @@ def scheduled(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[T
             yield advance(state, 1), address, scheduler
 
 
-@pytest.mark.cpu
 def test_a_scheduler_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eigen_core.workers.connection._CONNECTING_SECONDS", 1.0)
     left_behind: list[object] = []
@@ -162,7 +159,6 @@ def test_a_scheduler_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.thorough
-@pytest.mark.cpu
 @pytest.mark.parametrize(
     ("ending", "reason"), [(signal.SIGKILL, ".*"), (signal.SIGSTOP, "no answer for 2 s")], ids=["lost", "hangs"]
 )
@@ -183,7 +179,6 @@ def unreachable(folder: Path, scheduler: str) -> Any:
 
 
 @pytest.mark.thorough
-@pytest.mark.cpu
 def test_no_phase_waits_again_for_a_worker_that_cannot_be_reached(
     warnings: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -207,7 +202,6 @@ def test_no_phase_waits_again_for_a_worker_that_cannot_be_reached(
 
 
 @pytest.mark.thorough
-@pytest.mark.cpu
 def test_workers_that_cannot_be_reached_are_named(
     warnings: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -223,7 +217,6 @@ def test_workers_that_cannot_be_reached_are_named(
     assert not [warning for warning in warnings if "with the others" in warning]
 
 
-@pytest.mark.cpu
 def test_a_client_that_has_closed_itself_says_so(workers: LocalWorkers) -> None:
     client = WorkerClient(workers.address)
     client.close()
@@ -231,7 +224,6 @@ def test_a_client_that_has_closed_itself_says_so(workers: LocalWorkers) -> None:
         client.addresses()
 
 
-@pytest.mark.cpu
 def test_who_has_no_certificate_of_a_run_reaches_none_of_its_processes(workers: LocalWorkers) -> None:
     with connected(workers.address) as client:
         client.wait_for_workers(workers.count)

@@ -132,11 +132,6 @@ def test_a_store_elsewhere_is_asked(gcs_bucket: str) -> None:
     assert statuses(checks) == {"store": "failed"}
 
 
-def test_a_scheduler_that_does_not_answer_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eigen_core.workers.connection._CONNECTING_SECONDS", 1.0)
-    assert statuses(found("--set", f"scheduler=tcp://127.0.0.1:{free_port()}", code=1)) == {"workers": "failed"}
-
-
 def test_workers_of_a_scheduler_are_counted_and_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         there = f"tcp://127.0.0.1:{listening.getsockname()[1]}"

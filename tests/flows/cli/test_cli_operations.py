@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from cli_cases import document, eigen, refused
 from flow_cases import small_flow_config, small_settings
-from folder_digest import digest
-from operation_cases import answering, record_of, sleeping
+from operation_cases import answering, digest, record_of, sleeping
 from rich.console import Console
 
 from eigen_core.checkpoint.run_directory import RunDirectory

@@ -1,4 +1,4 @@
-"""A run kept in a bucket, as a user trains it: killed, its machine lost, gone on with, and ending without the store."""
+"""A run kept in a bucket, as a user trains it: killed, its machine or workers lost, ending without the store."""
 
 import os
 import shutil
@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 from cli_cases import document, eigen
-from dask_cases import wait_until
+from dask_cases import WAIT_SECONDS, dask, dask_worker, free_address, wait_until
 from fault_proxy import Fault, FaultProxy
 from flow_cases import eigen_environment, run_eigen, small_flow_config, small_settings, started
 from gcs_emulator import GcsEmulator
+from known import known
 from record_cases import snapshot_of_records, telemetry
 from rich.console import Console
 from training_cases import history_of
@@ -42,8 +43,7 @@ def test_a_run_whose_machine_is_lost_goes_on_from_the_store_alone(
         assert status_of(store, "cloudy").state == "running"
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate(timeout=30)
-    interrupted = contents.newest_manifest()
-    assert interrupted is not None
+    interrupted = known(contents.newest_manifest())
     assert interrupted.generation < GENERATIONS
     assert status_of(store, "cloudy").state == "unfinished"
 
@@ -59,8 +59,7 @@ def test_a_run_whose_machine_is_lost_goes_on_from_the_store_alone(
     assert shown["uploads"]["done"] >= GENERATIONS - interrupted.generation
     assert shown["uploads"]["last_error"] is None
     assert status_of(store, "cloudy").history == history_of(Config(**shown["config"]))
-    newest = contents.newest_manifest()
-    assert newest is not None
+    newest = known(contents.newest_manifest())
     assert (newest.generation, newest.epoch) == (GENERATIONS, interrupted.epoch + 1)
 
     # The store is found by the environment too, and nothing in it is damaged.
@@ -70,6 +69,55 @@ def test_a_run_whose_machine_is_lost_goes_on_from_the_store_alone(
     plots = {stored.name for stored in contents.store.objects("cloudy/plots/")}
     here = tmp_path / "runs" / ".remote" / "gs" / store.removeprefix("gs://") / "cloudy" / "plots"
     assert plots == {f"cloudy/plots/{path.name}" for path in here.iterdir()} != set()
+
+
+@pytest.mark.thorough
+def test_whatever_is_killed_the_run_ends_with_the_bits_of_one_process(
+    gcs_bucket: str, gcs_emulator: GcsEmulator, session_folder: Path, tmp_path: Path, prefect_api_url: str
+) -> None:
+    assert gcs_emulator.url
+    store = f"{gcs_bucket}/eigen"
+    environment = eigen_environment(session_folder / "cli", PREFECT_API_URL=prefect_api_url)
+    learner = {"gradient_steps": 60}
+    settings = [*small_settings(learner=learner), "--store", store, "--generations", str(GENERATIONS)]
+
+    address = free_address()
+    contents = RunContents(open_store(store), "led")
+
+    def generation() -> int:
+        newest = contents.newest_manifest()
+        return 0 if newest is None else newest.generation
+
+    arguments = ["train", "--run", "led", *settings, "--set", f"scheduler={address}"]
+    with (
+        dask(tmp_path, "scheduler", "--host", address) as scheduler,
+        dask_worker(tmp_path / "one", address) as one,
+        dask_worker(tmp_path / "two", address),
+    ):
+        with started(arguments, environment, tmp_path) as leader:
+            wait_until(lambda: generation() >= 1, leader)
+            one.kill()
+            wait_until(lambda: generation() >= 2, leader)
+            os.killpg(leader.pid, signal.SIGKILL)
+        with started(arguments, environment, tmp_path) as leader:
+            reached = generation()
+            wait_until(lambda: generation() > reached, leader)
+            scheduler.kill()
+            said = leader.communicate(timeout=WAIT_SECONDS)
+    assert leader.returncode == 1, said
+    assert f"scheduler {address} cannot be reached any more" in "".join(said)
+    assert "Traceback" not in "".join(said)
+    assert generation() < GENERATIONS
+
+    run_eigen(
+        ["resume", "led", "--store", store, "--set", "scheduler=", "--set", "workers=2"],
+        environment=environment,
+        folder=tmp_path,
+        code=0,
+    )
+    led = status_of(store, "led")
+    assert led.history == history_of(small_flow_config(tmp_path, generations=GENERATIONS, learner=learner))
+    assert any(entry.exchanged_bytes for entry in led.telemetry)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import torch
 import uneven_environment
 from cli_cases import document, eigen
 from flow_cases import run_eigen, small_settings, started, wait_for_generation
+from known import known
 
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.tensors import tensors_sha256
@@ -23,7 +24,7 @@ from eigen_core.task.transitions import market_columns
 from eigen_core.trading.environment import PORTFOLIO_VALUES
 from flows.server.state_directory import wait_until
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("whole")]
 
 GENERATIONS = 6
 SHOWN_KEYS = {*("run", "state", "generation", "generations", "config", "store", "computed_by", "history", "uploads")}
@@ -53,11 +54,10 @@ def outcome(found: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def whole(environment: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
+def whole(environment: dict[str, str], folder: Path) -> None:
     ended = run_eigen(train_arguments("whole"), environment=environment, folder=folder, code=0)
     assert (ended.stderr, ended.stdout.count("\ngeneration ")) == ("", GENERATIONS)
     assert str(folder / "runs" / "whole" / "plots") in ended.stdout
-    return ended
 
 
 @contextmanager
@@ -87,7 +87,6 @@ def tensorboard_steps(folder: Path) -> list[tuple[str, int]]:
     return [(value.tag, event.step) for event in EventFileLoader(str(path)).Load() for value in event.summary.value]
 
 
-@pytest.mark.usefixtures("whole")
 def test_what_is_written_only_its_owner_may_read(folder: Path, session_folder: Path) -> None:
     modes = {
         path: path.stat().st_mode & 0o777
@@ -99,7 +98,6 @@ def test_what_is_written_only_its_owner_may_read(folder: Path, session_folder: P
     assert {path: oct(mode) for path, mode in modes.items() if mode & 0o077} == {}
 
 
-@pytest.mark.usefixtures("whole")
 def test_show_prints_the_agreed_json(folder: Path) -> None:
     found = shown("whole", folder)
     assert set(found) == SHOWN_KEYS
@@ -108,12 +106,10 @@ def test_show_prints_the_agreed_json(folder: Path) -> None:
     assert found["generation"] == found["generations"] == GENERATIONS
     assert found["config"]["population"]["size"] == 4
     assert found["computed_by"] == arithmetic_of(torch.device("cpu")).model_dump()
-    loaded = RunDirectory.open(folder / "runs", "whole").load_newest()
-    assert loaded is not None
-    assert loaded.snapshot.ring is not None
+    loaded = known(RunDirectory.open(folder / "runs", "whole").load_newest())
     last = found["history"][-1]
     columns = market_columns(20, PORTFOLIO_VALUES)
-    replay = Replay.from_ring(loaded.snapshot.ring, columns, torch.device("cpu"))
+    replay = Replay.from_ring(known(loaded.snapshot.ring), columns, torch.device("cpu"))
     assert last["replay_sha256"] == tensors_sha256(replay.tensors())
     assert last["weights_sha256"] == tensors_sha256({"weights": loaded.snapshot.tensors["population"]["weights"]})
     assert last["seconds"] > 0
@@ -121,10 +117,7 @@ def test_show_prints_the_agreed_json(folder: Path) -> None:
 
 
 def test_a_run_that_is_stopped_and_killed_ends_like_one_that_is_not(
-    whole: subprocess.CompletedProcess[str],  # noqa: ARG001 - the other run
-    environment: dict[str, str],
-    folder: Path,
-    prefect_api_url: str,
+    environment: dict[str, str], folder: Path, prefect_api_url: str
 ) -> None:
     pytest.importorskip("tensorboard")
     store = folder / "runs"
@@ -168,7 +161,6 @@ def test_a_run_that_is_stopped_and_killed_ends_like_one_that_is_not(
     assert (best, len(set(steps))) == (list(range(1, GENERATIONS + 1)), len(steps))
 
 
-@pytest.mark.usefixtures("whole")
 @pytest.mark.parametrize("arguments", [["resume", "whole"], train_arguments("whole")], ids=["resume", "train"])
 def test_a_finished_run_is_shown_again_at_once(
     monkeypatch: pytest.MonkeyPatch, folder: Path, arguments: list[str]
@@ -179,7 +171,6 @@ def test_a_finished_run_is_shown_again_at_once(
     assert f"is finished: generation {GENERATIONS} of {GENERATIONS}" in again.stdout
 
 
-@pytest.mark.usefixtures("whole")
 def test_runs_lists_every_run_of_a_store(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.chdir(folder)
     row = next(row for row in document("runs") if row["run"] == "whole")

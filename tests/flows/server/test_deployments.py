@@ -10,8 +10,8 @@ from uuid import UUID, uuid4
 
 import pytest
 from flow_cases import small_flow_config
-from folder_digest import digest
-from operation_cases import record_of, sleeping
+from known import known
+from operation_cases import digest, record_of, sleeping
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.events import AutomationCore
@@ -68,8 +68,7 @@ def create(client: SyncPrefectClient, parameters: dict[str, Any], **more: Any) -
 
 def assert_resuming(client: SyncPrefectClient) -> None:
     """The schedule is on, and resumes rather than begins."""
-    schedule = deployments.resume_schedule(client)
-    assert schedule is not None
+    schedule = known(deployments.resume_schedule(client))
     assert schedule.active
     assert schedule.parameters == {"resume": True}
 
@@ -251,8 +250,7 @@ def test_what_has_waited_for_its_process_for_too_long_is_not_taken_for_a_trainin
     monkeypatch.setattr("flows.server.flow_runs._PENDING_SECONDS", 0.0)
     assert running_flow_run(client) is None
     running = create(client, {"resume": True}, state=Running())
-    found = running_flow_run(client)
-    assert found is not None
+    found = known(running_flow_run(client))
     assert found.id == running.id
     # For the end of `client`.
     monkeypatch.undo()
@@ -261,8 +259,7 @@ def test_what_has_waited_for_its_process_for_too_long_is_not_taken_for_a_trainin
 def test_what_was_stopped_goes_on_once_if_it_is_to_be_resumed(client: SyncPrefectClient, deployed: str) -> None:
     deployments.set_resuming(client, False)
     assert resume(deployed, always=False) is None
-    page = resume(deployed)
-    assert page is not None
+    page = known(resume(deployed))
     found = client.read_flow_run(UUID(page.rsplit("/", 1)[1]))
     assert found.parameters["resume"] is True
     assert trained_run(found) is None
@@ -288,8 +285,7 @@ def test_what_was_killed_with_its_server_goes_on_once_its_worker_has_reported_it
     reporting.start()
     page = resume(deployed, always=False, worker="mine")
     reporting.join()
-    state = client.read_flow_run(killed.id).state
-    assert state is not None
+    state = known(client.read_flow_run(killed.id).state)
     assert state.is_crashed()
     # The trigger may have been as quick.
     assert page is not None or next_flow_run(client) is not None or running_flow_run(client) is not None

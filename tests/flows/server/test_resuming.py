@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from flow_cases import small_flow_config
+from known import known
 from prefect import State, tags
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate
@@ -59,15 +60,13 @@ class Deployed:
 
     @property
     def is_on(self) -> bool:
-        schedule = schedule_of(self.client.read_deployment(self.number))
-        assert schedule is not None
+        schedule = known(schedule_of(self.client.read_deployment(self.number)))
         assert not schedule.active or schedule.parameters == {"resume": True}
         return schedule.active
 
     def switch_on(self) -> None:
         """Switch the schedule on as Prefect's pages do."""
-        schedule = schedule_of(self.client.read_deployment(self.number))
-        assert schedule is not None
+        schedule = known(schedule_of(self.client.read_deployment(self.number)))
         self.client.update_deployment_schedule(self.number, schedule.id, active=True)
 
     def asked(self, state: State[Any], *, by_schedule: bool = True) -> UUID:
@@ -399,7 +398,6 @@ def test_a_training_that_was_taken_for_crashed_goes_on_and_one_that_was_cancelle
     monkeypatch.setattr(phases, "evolve", taken_for_crashed)
     ended = train_flow(small_flow_config(tmp_path, generations=generations), "mine", return_state=True)
     assert ended.name == expected[-1]
-    assert ended.state_details.flow_run_id is not None
     with get_client(sync_client=True) as client:
-        states = client.read_flow_run_states(ended.state_details.flow_run_id)
+        states = client.read_flow_run_states(known(ended.state_details.flow_run_id))
     assert [state.name for state in states][-len(expected) :] == expected

@@ -21,8 +21,7 @@ import prefect.flow_engine
 import pytest
 from fastapi import FastAPI
 from flow_cases import eigen_environment, run_eigen
-from folder_digest import digest
-from operation_cases import ROOT, answering, record_of, sleeping
+from operation_cases import ROOT, answering, digest, record_of, sleeping
 from prefect.server.api.clients import OrchestrationClient
 from prefect.server.api.server import create_app
 from prefect.server.events.ordering import get_triggers_causal_ordering

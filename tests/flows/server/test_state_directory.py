@@ -1,4 +1,7 @@
-"""What `eigen up` records of its processes, which outlive their command, and how they are stopped."""
+"""What `eigen up` records of its processes, which outlive their command, and how they are stopped.
+
+tests/e2e has its usual form, with trainings.
+"""
 
 import os
 import signal
@@ -7,10 +10,14 @@ import threading
 from pathlib import Path
 
 import pytest
-from operation_cases import sleeping
+from flow_cases import free_port, started
+from known import known
+from operated import Operated
+from operation_cases import record_of, sleeping
 
 from eigen_core.common.errors import InputError, Stopped
-from flows.server.state_directory import LocalProcess, StateDirectory
+from flows.server.state_directory import COMPONENTS, LocalProcess, StateDirectory
+from flows.server.up import DownResult, bring_down
 
 
 def test_what_cannot_be_read_or_written_is_a_sentence(tmp_path: Path) -> None:
@@ -64,8 +71,7 @@ def test_a_number_alone_means_nothing() -> None:
     with sleeping() as process:
         found = LocalProcess.of(process.pid)
         assert found.is_alive()
-        assert found.started is not None
-        later = found.model_copy(update={"started": found.started + 1})
+        later = found.model_copy(update={"started": known(found.started) + 1})
         assert not later.is_alive()
         later.send(signal.SIGKILL)
         assert later.kill()
@@ -104,8 +110,7 @@ def test_a_process_that_does_not_become_ready_is_stopped_and_forgotten(
     seen: list[LocalProcess] = []
 
     def ready() -> bool:
-        record = home.read("server")
-        assert record is not None
+        record = known(home.read("server"))
         seen.append(record.process)
         return False
 
@@ -113,3 +118,42 @@ def test_a_process_that_does_not_become_ready_is_stopped_and_forgotten(
         home.start("server", [sys.executable, "-c", code], os.environ, ready, seconds, api="http://api")
     assert home.read("server") is None
     assert not any(process.is_alive() for process in seen)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["SIGTERM", "eigen down"])
+def test_in_the_foreground_it_ends_with_what_it_started(tmp_path: Path, way: str) -> None:
+    command = ["up", "--port", str(free_port()), "--foreground"]
+    with Operated(tmp_path) as operated, started(command, operated.environment, operated.folder) as process:
+        assert process.stdout is not None
+        assert any("PREFECT_API_URL" in line for line in iter(process.stdout.readline, ""))
+        components = [StateDirectory(operated.home).running(part) for part in COMPONENTS]
+        if way == "SIGTERM":
+            process.send_signal(signal.SIGTERM)
+        else:
+            operated.down()
+        # A loop in a shell that restarts it ends too.
+        assert process.wait(60.0) == 0
+        assert all(component is not None and not component.process.is_alive() for component in components)
+
+
+def test_a_training_that_a_worker_begins_while_it_ends_is_asked_to_stop_too(tmp_path: Path) -> None:
+    home = StateDirectory(tmp_path)
+    engine = "import pathlib, signal, sys; signal.sigwait([signal.SIGTERM]); pathlib.Path(sys.argv[2]).touch()"
+    worker = f"""
+import signal, subprocess, sys
+def command(name):
+    return [sys.executable, "-c", {engine!r}, "prefect.engine", "{tmp_path}/" + name]
+# Its processes inherit it: none can be asked before it waits for the signal.
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+subprocess.Popen(command("first"))
+print("ready", flush=True)
+signal.sigwait([signal.SIGTERM])
+sys.exit(subprocess.run(command("late")).returncode)
+"""
+    with sleeping(worker) as process:
+        record = record_of(home, process.pid)
+        home.write("worker", record)
+        assert bring_down(home, print) == DownResult(record, None, 2, ())
+    assert process.returncode == 0
+    assert all((tmp_path / name).exists() for name in ("first", "late"))
