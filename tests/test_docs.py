@@ -1,4 +1,4 @@
-"""What README and docs/ show works as it is written there, and what they link to exists."""
+"""What README and docs/ show works as it is written there, what they link to exists, and so do commands in messages."""
 
 import ast
 import importlib
@@ -14,15 +14,19 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from command_lines import check_command, check_mention, commands_in
+from cli_cases import check_command, check_mention, commands_in
+from flow_cases import eigen_environment, run_eigen
+from known import known
 from training_cases import advance, small_state
 
 from docs.site_hooks import OUTSIDE, SETTINGS_MARK, settings_tables, with_links
 from eigen_core.checkpoint.export import write_champion
 from eigen_core.checkpoint.run_directory import RunDirectory
+from eigen_core.common.errors import InputError
 from eigen_core.config.explain import settings
 from eigen_core.config.loading import config_from_values
 from eigen_core.generation import snapshot
+from eigen_core.runs.handle import require_trusted_task
 from flows.server import flow_runs as names
 
 ROOT = Path(__file__).parents[1]
@@ -160,13 +164,12 @@ def test_a_champion_is_read_as_two_pages_say(tmp_path: Path, monkeypatch: pytest
     directory = RunDirectory.create(tmp_path, "run", {})
     directory.save(snapshot(state), state.config.model_dump(mode="json"))
     monkeypatch.chdir(tmp_path)
-    assert state.champion is not None
     long = python_example(DOCS / "file-format.md", "safe_open")
     for file, example in (("c.safetensors", short), ("out.safetensors", long)):
         write_champion(directory.contents, tmp_path / file)
         found: dict[str, Any] = {}
         exec(example, found)
-        assert torch.equal(found["weights"], state.champion.weights.cpu())
+        assert torch.equal(found["weights"], known(state.champion).weights.cpu())
         assert found["config"] == state.config.model_dump(mode="json")
 
 
@@ -179,3 +182,31 @@ def test_the_python_example_runs_in_a_dozen_lines_without_prefect(tmp_path: Path
     assert ended.returncode == 0, ended.stderr
     assert "best_fitness" in ended.stdout
     assert len(re.findall(r"^\d+ ", ended.stdout, flags=re.MULTILINE)) == 3
+
+
+# The end of a text after which a value of a command, an option or a variable follows.
+_PASTED = re.compile(r"(`(eigen|prefect|dask|pip|export) [^`]*|--(store|data|set) ([\w.]+=)?|\b[A-Z]+_[A-Z_]+=)$")
+_CHECKED_NAMES = ("name", "self.name", "location.name")
+
+
+def test_foreign_texts_in_commands_are_quoted_for_a_shell() -> None:
+    """A task or a path from a store may contain what a shell would run; names of runs are letters, digits and `._-`."""
+    unquoted = []
+    for path in (path for folder in ("eigen_core", "flows", "tasks") for path in (ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            said = ""
+            for part in node.values if isinstance(node, ast.JoinedStr) else ():
+                if isinstance(part, ast.FormattedValue):
+                    value = ast.unparse(part.value)
+                    is_safe = value in _CHECKED_NAMES or value.startswith("shlex.") or part.format_spec is not None
+                    unquoted += [f"{path.name}: {value}"] if _PASTED.search(said) and not is_safe else []
+                said += str(part.value) if isinstance(part, ast.Constant) else "x"
+    assert unquoted == []
+    with pytest.raises(InputError, match=r"--set task='gym:a:B;\$\(id\)', or .*=\'gym:a:B;"):
+        require_trusted_task("gym:a:B;$(id)", "Run 'first' plays", [])
+
+
+def test_a_character_that_the_output_cannot_encode_ends_no_command(tmp_path: Path) -> None:
+    environment = eigen_environment(tmp_path, PYTHONIOENCODING="ascii:strict")
+    ended = run_eigen(["runs", "--store", "rüns→"], environment=environment, folder=tmp_path, code=0)
+    assert "There are no runs in r\\xfcns\\u2192." in ended.stdout

@@ -1,4 +1,7 @@
-"""A training with everything on keeps nothing that it should not; `make soak` does it longer."""
+"""A training with everything on keeps nothing that it should not; one killed anywhere ends with the same bits.
+
+`make soak` does it longer, and `make kill` kills many more.
+"""
 
 import gc
 from collections.abc import Iterator
@@ -6,10 +9,13 @@ from itertools import chain, compress, starmap, tee
 from pathlib import Path
 
 import pytest
+from fault_proxy import FaultProxy
+from gcs_emulator import GcsEmulator
 from rich.console import Console
 from rich.progress import Progress
 
 import eigen_core.generation as phases
+from benchmarks.kill import Killer, Outcome, kill_locally, kill_remotely
 from benchmarks.soak import COUNTED, RUN, Sampler, changing_counts, live_counts, soak, soak_config
 from eigen_core.checkpoint.run_contents import RunContents
 from eigen_core.checkpoint.store import LocalStore
@@ -17,7 +23,7 @@ from eigen_core.common.records import GenerationRecord
 from eigen_core.generation import TrainingState
 from eigen_core.networks.population import Population
 
-pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("prefect_api", "others_leftovers")]
+pytestmark = pytest.mark.thorough
 
 GENERATIONS = 8
 # So few generations load libraries and fill caches: what they keep for good is far above what a leak may take.
@@ -48,6 +54,7 @@ def soaked(folder: Path, generations: int) -> Sampler:
     return sampler
 
 
+@pytest.mark.usefixtures("prefect_api", "others_leftovers")
 def test_a_training_with_everything_on_does_not_grow(tmp_path: Path) -> None:
     before = live_counts()
     sampler = soaked(tmp_path, GENERATIONS)
@@ -67,6 +74,7 @@ def test_a_training_with_everything_on_does_not_grow(tmp_path: Path) -> None:
     assert (tmp_path / "local" / RUN / "plots" / "fitness.png").exists()
 
 
+@pytest.mark.usefixtures("prefect_api", "others_leftovers")
 def test_what_is_kept_of_each_generation_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[Population] = []
     evolve = phases.evolve
@@ -83,3 +91,33 @@ def test_what_is_kept_of_each_generation_is_found(tmp_path: Path, monkeypatch: p
         "The number of live populations",
         "The number of live tensors",
     ]
+
+
+KILLS = 2
+
+
+@pytest.fixture
+def killer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Killer:
+    for name in ("EIGEN_CACHE", "OMP_NUM_THREADS", "STORAGE_EMULATOR_HOST"):
+        monkeypatch.setenv(name, "")
+    return Killer(tmp_path, seed=2)
+
+
+def require_equal(outcome: Outcome) -> None:
+    assert outcome.kills >= KILLS
+    assert outcome.different == []
+    assert outcome.equal == outcome.runs > 0
+
+
+def test_killed_runs_in_a_folder_end_alike(killer: Killer, tmp_path: Path) -> None:
+    with Progress(console=Console(quiet=True)) as progress:
+        require_equal(kill_locally(killer, tmp_path, KILLS, progress))
+
+
+def test_killed_runs_in_a_bucket_end_alike_though_the_network_fails(
+    killer: Killer, gcs_emulator: GcsEmulator, fault_proxy: FaultProxy
+) -> None:
+    with Progress(console=Console(quiet=True)) as progress:
+        outcome = kill_remotely(killer, gcs_emulator, fault_proxy, KILLS, progress)
+    require_equal(outcome)
+    assert outcome.faulty > 0

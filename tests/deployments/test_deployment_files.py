@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from command_lines import check_command
+from cli_cases import check_command
 from distributed.cli import dask_scheduler, dask_worker
 
 from eigen_core.workers import worker_command

@@ -17,6 +17,7 @@ from selenium.webdriver.support.ui import Select
 from eigen_core.config import PRESET_NAMES, Config
 from flows.server.artifacts import artifact_key
 from flows.server.deployments import client_of, run_page_of
+from flows.server.flow_runs import POOL
 
 _MISSING = missing_browser()
 
@@ -98,7 +99,7 @@ def test_the_form_explains_all_settings_and_leaves_a_preset_its_own(operated: Op
     tab = "Upcoming"
     assert tab not in pages.text()
     before = {run["id"] for run in operated.asked_for()}
-    with operated.pool_paused():
+    with operated.patched(f"work_pools/{POOL}", "is_paused", True):
         # A server that is busy may answer that its database is locked.
         tries = 1
         try:

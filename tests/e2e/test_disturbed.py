@@ -133,7 +133,8 @@ def test_a_killed_training_is_resumed_by_the_trigger_and_without_it_by_the_sched
     assert (cause["type"], cause["display_value"]) == ("AUTOMATION", "resume-after-crash")
 
     assert operated.is_resuming()
-    with operated.without_trigger():
+    (trigger,) = operated.ask("automations/filter", automations={"name": {"any_": ["resume-after-crash"]}})
+    with operated.patched(f"automations/{trigger['id']}", "enabled", False):
         generation, _ = kill_engine(operated, "killed")
         operated.wait(60, operated.is_idle, "the end of the flow run")
         number, asked = operated.ask_by_schedule(), time.monotonic()

@@ -20,7 +20,6 @@ from kept_database import begin_with_copy, kept_file
 
 from eigen_core.config.loading import parse_assignments
 from eigen_core.runs.handle import RunStatus, status_of
-from flows.server.flow_runs import POOL
 from flows.server.state_directory import StateDirectory
 
 T = TypeVar("T")
@@ -185,12 +184,7 @@ class Operated:
             time.sleep(1.0)
 
     @contextmanager
-    def pool_paused(self) -> Iterator[None]:
-        with self._patched(f"work_pools/{POOL}", "is_paused", True):
-            yield
-
-    @contextmanager
-    def _patched(self, path: str, name: str, value: bool) -> Iterator[None]:
+    def patched(self, path: str, name: str, value: bool) -> Iterator[None]:
         self._request("PATCH", path, {name: value})
         try:
             yield
@@ -209,8 +203,8 @@ class Operated:
         self.wait(seconds, lambda: self.generation(run) >= generation, what, every=0.01)
 
     def wait_for_end(self, number: str, seconds: float = 180.0) -> str:
-        found = self.wait(seconds, lambda: self._ended(number), f"the end of flow run {number}")
-        return str(found["state"]["name"])
+        self.wait(seconds, lambda: self.flow_run(number)["state"]["type"] in _FINAL, f"the end of flow run {number}")
+        return str(self.flow_run(number)["state"]["name"])
 
     def finish(self, run: str, resumes: int = 1) -> list[str]:
         """Wait until a run that is resumed so often is finished, and return how its flow runs have ended."""
@@ -232,12 +226,6 @@ class Operated:
         return str(self.ask(path, state={"type": "SCHEDULED"}, tags=["auto-scheduled"])["id"])
 
     @contextmanager
-    def without_trigger(self) -> Iterator[None]:
-        (found,) = self.ask("automations/filter", automations={"name": {"any_": ["resume-after-crash"]}})
-        with self._patched(f"automations/{found['id']}", "enabled", False):
-            yield
-
-    @contextmanager
     def worker_paused(self) -> Iterator[None]:
         worker = self.process("worker")
         worker.suspend()
@@ -245,10 +233,6 @@ class Operated:
             yield
         finally:
             worker.resume()
-
-    def _ended(self, number: str) -> dict[str, Any] | None:
-        found = self.flow_run(number)
-        return found if found["state"]["type"] in _FINAL else None
 
     def hold_in(self, phase: str, seconds: float = 120.0) -> psutil.Process:
         """Stop the process of the flow run while it computes a phase, and return it: SIGCONT lets it go on."""

@@ -1,10 +1,15 @@
-"""Runs whose agents are computed by worker processes of this machine."""
+"""Runs whose agents are computed by worker processes of this machine, and Dask's own processes."""
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from flow_cases import free_port
 from science_cases import small_config
 from training_cases import advance, begun, content_for
 
@@ -13,6 +18,7 @@ from eigen_core.generation import TrainingState, start_training
 from eigen_core.workers import LocalWorkers, WorkerExecutor
 from eigen_core.workers.connection import connected
 
+WAIT_SECONDS = 120.0
 PENDULUM = small_config(
     task="gym:Pendulum-v1",
     population={"size": 3},
@@ -110,3 +116,34 @@ def replaced(workers: LocalWorkers, method: str, other: Callable[..., object]) -
             yield
         finally:
             client.run(restore, method)
+
+
+@contextmanager
+def dask(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    environment = {**os.environ, "EIGEN_CACHE": str(folder / "cache"), "PREFECT_HOME": str(folder / "prefect")}
+    command = [sys.executable, "-m", "dask", *arguments, "--no-dashboard"]
+    process = subprocess.Popen(
+        command, env=environment, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def dask_worker(folder: Path, scheduler: str, *arguments: str) -> Any:
+    folder.mkdir(exist_ok=True)
+    return dask(folder, "worker", scheduler, "--nthreads", "1", "--no-nanny", "--death-timeout", "60 s", *arguments)
+
+
+def free_address() -> str:
+    return f"tcp://127.0.0.1:{free_port()}"
+
+
+def wait_until(holds: Callable[[], bool], process: subprocess.Popen[Any]) -> None:
+    end = time.monotonic() + WAIT_SECONDS
+    while not holds():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.02)

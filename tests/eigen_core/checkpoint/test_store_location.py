@@ -26,11 +26,7 @@ from eigen_core.common.errors import InputError
 
 @pytest.mark.parametrize(
     ("store", "folder"),
-    [
-        ("/data/runs", "/data/runs"),
-        ("runs", None),
-        ("./gs:b", None),
-    ],
+    [("/data/runs", "/data/runs"), ("runs", None), ("./gs:b", None)],
 )
 def test_folders(store: str, folder: str | None) -> None:
     expected = Path(folder) if folder else Path.cwd() / store

@@ -32,8 +32,6 @@ from eigen_core.market.report import DataReport
 from eigen_core.market.trading_days import refuse_longer_bars
 from eigen_core.trading.prices import Prices
 
-FIELDS = ("features", "valid", "open", "high", "low", "close", "dates")
-
 
 def cached_file(cache: Path) -> Path:
     (path,) = (cache / "panels").iterdir()
@@ -104,7 +102,7 @@ def test_cache_gives_the_same_panel_mapped_and_read_only(tmp_path: Path, prices_
     assert report == loaded_report
     assert cached_file(tmp_path / "cache").stat().st_mtime_ns == written
     for panel in (built, loaded):
-        for field in FIELDS[:-1]:
+        for field in ("features", "valid", "open", "high", "low", "close"):
             array = getattr(panel, field)
             assert str(tmp_path / "cache" / "panels") in file_mapped_at(array.ctypes.data)
             assert not array.flags.writeable

@@ -249,14 +249,12 @@ def test_tables_of_arrow(tmp_path: Path, bars: pd.DataFrame) -> None:
     table = pa.Table.from_pandas(bars, preserve_index=False)
     coded = table.set_column(1, "symbol", table["symbol"].cast(pa.string()).dictionary_encode())
     feather.write_feather(coded, tmp_path / "a.feather", compression="zstd")
-    with pa.OSFile(str(tmp_path / "file.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
-    with pa.OSFile(str(tmp_path / "stream.arrow"), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
     # Polars writes text as views.
     views = table.set_column(1, "symbol", table["symbol"].cast(pa.string()).cast(pa.string_view()))
-    with pa.OSFile(str(tmp_path / "views.ipc"), "wb") as sink, pa.ipc.new_file(sink, views.schema) as writer:
-        writer.write_table(views)
+    forms = {"file.arrow": (pa.ipc.new_file, table), "views.ipc": (pa.ipc.new_file, views)}
+    for name, (form, written) in {**forms, "stream.arrow": (pa.ipc.new_stream, table)}.items():
+        with pa.OSFile(str(tmp_path / name), "wb") as sink, form(sink, written.schema) as writer:
+            writer.write_table(written)
     for path in tmp_path.iterdir():
         assert_same_prices(cleaned(path)[0], bars)
     for name, content in (("garbage", b"no table"), ("cut", (tmp_path / "file.arrow").read_bytes()[:900])):

@@ -1,4 +1,7 @@
-"""Continuing a run with other settings, its status and journals, and runs that other versions have written."""
+"""Continuing a run with other settings, its status and journals, and runs that other versions have written.
+
+A remote store chooses neither what a resume reads nor where it writes: this machine does.
+"""
 
 import json
 import shutil
@@ -14,24 +17,26 @@ from flow_cases import small_flow_config
 from gcs_emulator import GcsEmulator
 from memory_cases import bare_report
 from record_cases import record, save_records, snapshot_of_records, telemetry
+from store_cases import run_config, save_generations
 
 from eigen_core.checkpoint.export import read_champion
 from eigen_core.checkpoint.integrity import blob_path
 from eigen_core.checkpoint.locks import Lease
 from eigen_core.checkpoint.manifest import Manifest, manifest_bytes
-from eigen_core.checkpoint.run_contents import RunLocation
+from eigen_core.checkpoint.run_contents import RunContents, RunLocation
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.session import open_session
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.checkpoint.store_location import command_for
 from eigen_core.common.errors import InputError
-from eigen_core.config import Config
+from eigen_core.config import Config, merge
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.config.stored import config_from_stored
 from eigen_core.housekeeping import export_champion, verify_run
 from eigen_core.runs import journals
 from eigen_core.runs.handle import Run, status_of, unfinished_runs
+from flows.cli.common import RunOptions
 from flows.server.status import newest_run
 
 
@@ -300,3 +305,109 @@ def test_a_run_that_cannot_be_read_hides_no_other(store: Path, change: dict[str,
         assert (code, said.count(sentence)) == (expected, 1)
     assert said_by("verify", "another")[0] == 0
     assert unfinished_runs(str(store))[0].name == "another"
+
+
+@pytest.fixture
+def another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "machine").mkdir()
+    monkeypatch.chdir(tmp_path / "machine")
+    monkeypatch.delenv("EIGEN_DATA", raising=False)
+
+
+@pytest.fixture
+def bucket(gcs_bucket: str, another_folder: None) -> str:  # noqa: ARG001 - this machine has that folder
+    return f"{gcs_bucket}/prefix"
+
+
+def with_data(config: Config, data: Path | None) -> Config:
+    return Config.model_validate(merge(config.model_dump(), {"market": {"data": None if data is None else str(data)}}))
+
+
+def test_what_the_store_says_is_not_followed(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs, prices = tmp_path / "theirs", tmp_path / "theirs" / "prices.csv"
+    save_generations(with_data(run_config(bucket, theirs / "local"), prices), "run", 1)
+    theirs.rename(tmp_path / "another machine")
+    theirs.mkdir()
+    prices.write_text("date,close\n")
+    opened = Run.open(bucket, "run")
+    location, config = opened.location, opened.config
+    assert (location.root.is_relative_to(Path.cwd() / "runs"), config.checkpoint.local) == (True, "runs")
+    assert status_of(bucket, "run").folder == location.root / "run"
+    refusal = r"'run' was trained on 'prices.csv', and this machine does not know .* with --data"
+    with pytest.raises(InputError, match=refusal):
+        Run.open(bucket, "run").config_to_resume()
+    own = tmp_path / "own.csv"
+    assert Run.open(bucket, "run").config_to_resume(str(own)).market.data == str(own)
+    assert Run.open(bucket, "run").config_to_resume("own.csv").market.data == str(Path.cwd() / "own.csv")
+    monkeypatch.setenv("EIGEN_DATA", str(own))
+    resumed = Run.open(bucket, "run").config_to_resume()
+    assert resumed.market.data == str(own)
+    Run.open(bucket, "run").require_same_settings(resumed)
+    with pytest.raises(InputError, match=r"market\.data differs"):
+        Run.open(bucket, "run").require_same_settings(with_data(resumed, None))
+    assert list(theirs.iterdir()) == [prices]
+
+
+def test_a_run_on_the_bundled_prices_is_resumed_anywhere(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_generations(run_config(bucket, tmp_path / "theirs"), "run", 1)
+    (tmp_path / "theirs").rename(tmp_path / "another machine")
+    save_generations(with_data(run_config(bucket, tmp_path / "theirs"), Path("us5")), "named", 1)
+    monkeypatch.setenv("EIGEN_DATA", "elsewhere.csv")
+    assert Run.open(bucket, "run").config_to_resume().market.data is None
+    assert Run.open(bucket, "named").config_to_resume().market.data == "us5"
+    assert Run.open(bucket, "run").config_to_resume("us5").market.data == "us5"
+    assert RunOptions(data="us5").settings() == ["market.data=us5"]
+
+
+def test_a_machine_remembers_its_own(bucket: str, tmp_path: Path) -> None:
+    local = "../scratch"
+    (prices := tmp_path / "prices.csv").write_text("date,close\n")
+    config = with_data(run_config(bucket, Path(local)), prices)
+    Run(config.checkpoint, "run").begin(config)
+    assert Run.open(bucket, "run", {"checkpoint": {"local": local}}).config_to_resume() == config
+    # A stored configuration chooses no folder here, even if this machine has used it.
+    assert Run.open(bucket, "run").location.root.is_relative_to(tmp_path / "machine" / "runs")
+    # Another machine goes on with it, under its own paths.
+    theirs = with_data(run_config(bucket, tmp_path / "theirs"), tmp_path / "theirs" / "prices.csv")
+    save_generations(theirs, "run", 1)
+    (tmp_path / "theirs").rename(tmp_path / "another machine")
+    location = RunLocation.of(config.checkpoint, "run")
+    (memory,) = (tmp_path / "machine" / local).rglob(".own/run.json")
+    assert memory.parent.parent == location.root
+    assert Run.open(bucket, "run", {"checkpoint": {"local": local}}).config_to_resume().market.data == str(prices)
+    for content in ("", "{}", memory.read_text().replace("prices", "prizes")):
+        memory.write_text(content)
+        with pytest.raises(InputError, match="this machine does not know"):
+            Run.open(bucket, "run", {"checkpoint": {"local": local}}).config_to_resume()
+
+
+@pytest.mark.usefixtures("another_folder")
+def test_data_that_have_moved_are_given_again(tmp_path: Path) -> None:
+    (prices := tmp_path / "prices.csv").write_text("date,close\n")
+    store = str(tmp_path / "store")
+    config = with_data(run_config(store, tmp_path), prices)
+    Run(config.checkpoint, "run").begin(config)
+    assert Run.open(store, "run").config_to_resume().market.data == str(prices)
+    moved = tmp_path / "moved.csv"
+    with pytest.raises(InputError, match=r"market\.data differs"):
+        Run.open(store, "run").require_same_settings(Run.open(store, "run").config_to_resume(str(moved)))
+    prices.rename(moved)
+    with pytest.raises(InputError, match="it is not there any more: give it with --data"):
+        Run.open(store, "run").config_to_resume()
+    Run.open(store, "run").require_same_settings(Run.open(store, "run").config_to_resume(str(moved)))
+    with pytest.raises(InputError, match=r"market\.data differs"):
+        Run.open(store, "run").require_same_settings(with_data(config, Path("us5")))
+
+
+def test_days_of_a_store_that_are_no_dates_are_neither_used_nor_shown(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("WARNING", "eigen_core")
+    config = run_config(bucket, tmp_path / "theirs")
+    save_generations(config, "run", 1)
+    origin = {"files": "other", "first": "\x1b[2J", "last": "2020-01-02"}
+    monkeypatch.setattr(RunContents, "document", lambda *_: {"origin": origin})
+    assert Run.open(bucket, "run").on_its_days(config) == config
+    assert not caplog.text

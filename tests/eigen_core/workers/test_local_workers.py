@@ -16,12 +16,11 @@ import httpx
 import psutil
 import pytest
 import torch
-from dask_cases import dask, dask_worker, free_address
 from distributed import Client, Security
 from flow_cases import free_port
 from science_cases import small_config
 from training_cases import advance, content_of
-from worker_cases import alone, led_by, wait_for
+from worker_cases import alone, dask, dask_worker, free_address, led_by, wait_for
 
 import eigen_core.workers
 from eigen_core.common.errors import InputError, SchedulerLostError, WorkerLostError

@@ -24,10 +24,6 @@ from flows.server.state_directory import StateDirectory, as_worker_sees, store_h
 from flows.server.status import FlowRunStatus, ScheduleStatus, ServerStatus, Status, WorkerStatus, status_here
 from flows.server.up import DownResult, UpResult
 
-FLOW_RUN_KEYS = [
-    "id", "name", "run", "state", "message", "since", "active", "waiting", "suspended", "page"
-]  # fmt: skip
-
 
 @pytest.fixture(autouse=True)
 def folder(user_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -262,7 +258,8 @@ def test_everything_is_shown(home: StateDirectory, folder: Path) -> None:
     assert list(found) == ["up", "server", "worker", "flow_run", "schedule", "run", "problem"]
     assert list(found["server"]) == ["api", "ui", "answers", "version", "pid", "log"]
     assert list(found["worker"]) == ["name", "running", "pid", "folder", "log", "heard_of"]
-    assert list(found["flow_run"]) == FLOW_RUN_KEYS
+    keys = ("id", "name", "run", "state", "message", "since", "active", "waiting", "suspended", "page")
+    assert tuple(found["flow_run"]) == keys
     assert found["worker"]["heard_of"] == f"{now - timedelta(seconds=5):%Y-%m-%dT%H:%M:%SZ}"
     assert (found["up"], found["run"]["generations"]) == (True, 3)
 

@@ -77,13 +77,8 @@ def test_the_time_of_a_generation_is_estimated_of_what_fits_alone(monkeypatch: p
     assert sum(document("plan", *small, *ENOUGH)["measured"]["seconds"].values()) > 0
     assert document("plan", *small, *TOO_LITTLE, code=3)["measured"] is None
     shown = eigen("plan", *small, *ENOUGH, "--store", "gs://bucket-that-is-missing/prefix", code=0).stdout
-    for said in (
-        "\n replay ",
-        "\n checkpoint ",
-        "the newest 3 and every 5th",
-        "4.00 GB (memory.limit_gb)",
-        " a generation ",
-    ):
+    retention, limit = "the newest 3 and every 5th", "4.00 GB (memory.limit_gb)"
+    for said in ("\n replay ", "\n checkpoint ", retention, limit, " a generation "):
         assert said in shown
     assert shown.splitlines()[-1].startswith("The run fits: it needs ")
     assert "not estimated: the run does not fit" in eigen("plan", *small, *TOO_LITTLE).stdout

@@ -215,12 +215,8 @@ def test_a_password_is_refused_and_not_repeated(command: tuple[str, ...]) -> Non
 
 # Of a store elsewhere that cannot be used.
 STORE_NAMES = (
-    "STORAGE_EMULATOR_HOST",
-    "GOOGLE_APPLICATION_CREDENTIALS",
-    "GOOGLE_CLOUD_PROJECT",
-    "GCE_METADATA_HOST",
-    "EIGEN_STORE",
-    "CLOUD_BUCKET",
+    *("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_CLOUD_PROJECT", "GCE_METADATA_HOST"),
+    *("EIGEN_STORE", "CLOUD_BUCKET"),
 )
 COMMANDS: dict[str, list[str]] = {
     "train": ["train", "--run", "x"],

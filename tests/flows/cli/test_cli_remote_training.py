@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from cli_cases import document, eigen
-from dask_cases import WAIT_SECONDS, dask, dask_worker, free_address, wait_until
 from fault_proxy import Fault, FaultProxy
 from flow_cases import eigen_environment, run_eigen, small_flow_config, small_settings, started
 from gcs_emulator import GcsEmulator
@@ -15,6 +14,7 @@ from known import known
 from record_cases import snapshot_of_records, telemetry
 from rich.console import Console
 from training_cases import history_of
+from worker_cases import WAIT_SECONDS, dask, dask_worker, free_address, wait_until
 
 from eigen_core.checkpoint.run_contents import RunContents, RunLocation
 from eigen_core.checkpoint.session import create_run, open_session

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from cli_cases import document, eigen, refused
-from dask_cases import WAIT_SECONDS, dask, dask_worker, free_address, wait_until
 from flow_cases import eigen_environment, run_eigen, small_settings, started, wait_for_generation
 from gcs_emulator import GcsEmulator
 from prefect.client.orchestration import get_client
@@ -19,6 +18,7 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelling
 from record_cases import save_records, telemetry
+from worker_cases import WAIT_SECONDS, dask, dask_worker, free_address, wait_until
 
 from eigen_core.checkpoint.run_contents import RunContents
 from eigen_core.checkpoint.store_location import open_store
