@@ -434,7 +434,7 @@ def _evolve(state: TrainingState) -> list[str]:
     return [
         *(f"{count} {origin}" for origin, count in Counter(lineage.origin for lineage in record.descent).items()),
         *(f"{name.replace('_', ' ')} {value:.3g}" for name, value in record.evolution.items()),
-        f"champion {record.champion_validation:.2f} "
+        f"champion {record.champion_score:.2f} "
         f"(agent {record.champion_agent} of generation {record.champion_generation})",
         f"weights {record.weights_sha256[:12]}",
     ]

@@ -29,6 +29,7 @@ from eigen_core.common.records import (
     newest_and_ancestors,
 )
 from eigen_core.common.text import BYTES_PER_MB, count, duration, number, signed, size
+from eigen_core.reporting.health import learning_sentences
 from eigen_core.reporting.style import (
     BLUE,
     CHAMPION,
@@ -65,6 +66,8 @@ _NICENESS = 10
 # A slope over fewer generations is noise.
 _SLOPE_GENERATIONS = 10
 _TIMED_PHASES = ("evaluate", "train", "evolve", "checkpoint")
+# Letters that fit into a line of the subtitle.
+_SUBTITLE = 140
 # Letters that fit into a line above a row of learning curves, in the descriptions of all its curves together.
 _DESCRIPTIONS = 136
 
@@ -87,7 +90,7 @@ def write_plots(
 
 
 def plot_fitness(history: Sequence[GenerationRecord], path: Path) -> Path:
-    """Plot best and mean fitness of each generation, its best validation fitness, and the champion's (rewards)."""
+    """Plot best and mean fitness of each generation, its best validation fitness, and the champion's score (reward)."""
     subtitle = NO_GENERATION
     if history:
         last = history[-1]
@@ -95,9 +98,10 @@ def plot_fitness(history: Sequence[GenerationRecord], path: Path) -> Path:
             f"Generation {last.generation}: best fitness {number(last.best_fitness)}, "
             f"mean {number(last.mean_fitness)}. Champion: {champion_in_words(last, number)}."
         )
+        subtitle = "\n".join([subtitle, *(fill(sentence, _SUBTITLE) for sentence in learning_sentences(history))])
     with figure_file(path, "Fitness and validation", subtitle) as figure:
         if history:
-            _draw_fitness(figure.add_axes((0.08, 0.125, 0.69, 0.685)), history)
+            _draw_fitness(figure.add_axes((0.08, 0.125, 0.69, 0.685 - 0.032 * subtitle.count("\n"))), history)
             footnote(figure, "Bands: fitness of the middle half of the agents, and of all. Diamonds: a new champion.")
     return path
 
@@ -106,7 +110,7 @@ def _draw_fitness(axes: Axes, history: Sequence[GenerationRecord]) -> None:
     generations = np.array([record.generation for record in history], dtype=np.float64)
     quantiles = np.array([np.quantile(record.fitness, (0.0, 0.25, 0.75, 1.0)) for record in history]).T
     best, mean, validation, champion = np.array(
-        [(r.best_fitness, r.mean_fitness, r.validation, r.champion_validation) for r in history], dtype=np.float64
+        [(r.best_fitness, r.mean_fitness, r.validation, r.champion_score) for r in history], dtype=np.float64
     ).T
     lines = np.vstack([quantiles, best, mean, validation, champion])
     x, width = generations, line_width(len(history))
@@ -132,7 +136,7 @@ def _draw_fitness(axes: Axes, history: Sequence[GenerationRecord]) -> None:
         ("best fitness", best, FITNESS),
         ("mean fitness", mean, SKY),
         ("best validation", validation, VALIDATION),
-        ("champion validation", champion, CHAMPION),
+        ("champion score", champion, CHAMPION),
     )
     label_ends(axes, [EndLabel(line[-1], f"{name} {number(line[-1])}", colour) for name, line, colour in ends])
 

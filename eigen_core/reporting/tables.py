@@ -38,19 +38,18 @@ _MEMORY = ("rss_bytes", "rss_peak_bytes", "device_peak_bytes", "exchanged_bytes"
 
 
 def champion_in_words(record: GenerationRecord, number: Callable[[float], str] = reward) -> str:
-    """Return text: "agent 3 of generation 7, validation 1.20, found 2 generations ago"; `number` formats rewards."""
+    """Return text: "agent 3 of generation 7, score 1.50, validation 1.20, found 2 generations ago".
+
+    `number` formats rewards.
+    """
     age = record.generation - record.champion_generation
     found = f"{count(age, 'generation')} ago" if age else "in this generation"
-    validation = number(record.champion_validation)
-    return f"{_champion(record)}, validation {validation}, found {found}"
+    score, validation = number(record.champion_score), number(record.champion_validation)
+    return f"{_champion(record)}, score {score}, validation {validation}, found {found}"
 
 
 def _champion(record: GenerationRecord) -> str:
     return f"agent {record.champion_agent} of generation {record.champion_generation}"
-
-
-def _chosen_by_score(record: GenerationRecord) -> bool:
-    return record.champion_score != record.champion_validation
 
 
 def population_table(history: Sequence[GenerationRecord]) -> list[Row]:
@@ -95,7 +94,7 @@ def generation_rows(history: Sequence[GenerationRecord], telemetry: Sequence[Tel
             "generation": record.generation,
             "best (reward)": round(record.best_fitness, 2),
             "mean (reward)": round(record.mean_fitness, 2),
-            "champion (reward)": round(record.champion_validation, 2),
+            "champion (reward)": round(record.champion_score, 2),
             **({"ancestors": record.distinct_ancestors} if known_ancestors else {}),
             **({f"excess a {excess}": one.short if (one := record.champion_excess) else None} if excess else {}),
             "time (s)": None if entry is None else round(entry.seconds, 2),
@@ -117,15 +116,15 @@ def _megabytes(amount: int) -> float | None:
 
 
 def champion_card(history: Sequence[GenerationRecord]) -> Row:
-    """Return one row about a run's champion: validation, fitness, age, origin and first ancestor."""
+    """Return one row about a run's champion: score, validation, fitness, age, origin and first ancestor."""
     newest = history[-1]
     generation, agent = newest.champion_generation, newest.champion_agent
     found = record_of(history, generation)
     ancestors = champion_path(history)
     return {
         "champion": _champion(newest),
+        "score (reward)": round(newest.champion_score, 2),
         "validation (reward)": round(newest.champion_validation, 2),
-        **({"score (reward)": round(newest.champion_score, 2)} if _chosen_by_score(newest) else {}),
         **({"excess over the market": str(newest.champion_excess)} if newest.champion_excess else {}),
         "fitness (reward)": None if found is None else round(found.fitness[agent], 2),
         "age (generations)": newest.generation - generation,
@@ -165,11 +164,8 @@ def picture_markdown(path: Path) -> str:
 def champion_sentence(history: Sequence[GenerationRecord]) -> str:
     newest = history[-1]
     looks = count(sum(len(record.validations) for record in history), "validation")
-    score = (
-        f" by a score of {reward(newest.champion_score)} from fitness and validation"
-        if _chosen_by_score(newest)
-        else ""
-    )
+    by_score = newest.champion_score != newest.champion_validation
+    score = f" by a score of {reward(newest.champion_score)} from fitness and validation" if by_score else ""
     sentence = f"The champion is {_champion(newest)}, the best of {looks}{score}"
     excess = newest.champion_excess
     if excess is None:
@@ -396,7 +392,7 @@ class Overview:
             "## Champion",
             "\n".join(f"- **{name}**: {_cell(name, value)}" for name, value in self.champion.items()),
             "## The last generations",
-            "Best and mean: fitness of the agents. Champion: its validation fitness.",
+            "Best and mean: fitness of the agents. Champion: the score that chose it.",
             markdown_table(generation_rows(self.history, self.telemetry)[::-1]),
             f"## Agents of generation {self.history[-1].generation}",
             markdown_table(population_table(self.history[-2:])),

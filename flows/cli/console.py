@@ -167,7 +167,7 @@ def metrics_text(record: "GenerationRecord", telemetry: "Telemetry") -> str:
     excess = record.champion_excess
     return (
         f"best {record.best_fitness:,.1f}  mean {record.mean_fitness:,.1f}  "
-        f"champion validation {record.champion_validation:,.1f}  "
+        f"champion {record.champion_score:,.1f}  "
         f"{'' if excess is None else f'excess {excess.short} a {excess.per}  '}"
         f"replay {record.transitions:,}/{record.replay_capacity:,}  "
         f"{duration(telemetry.seconds)}  RSS {size(telemetry.rss_bytes)}"

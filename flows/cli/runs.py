@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 _SHOWN_GENERATIONS = 40
 _MEMORY_GENERATIONS = 3
 _SHOWN_DAMAGES = 50
+_CHAMPION_KEYS = ("champion_validation", "champion_score")
 _HISTORY_KEYS = (
-    *("generation", "best_fitness", "mean_fitness", "validation", "champion_validation", "champion_score"),
+    *("generation", "best_fitness", "mean_fitness", "validation", *_CHAMPION_KEYS),
     *("champion_excess", "distinct_ancestors", "policy_distance", "transitions", "weights_sha256", "replay_sha256"),
 )
 
@@ -37,12 +38,15 @@ def print_ending(console: Console, status: "RunStatus", how: str) -> None:
         console, "Run ", (status.run, "bold"), f" {how}: generation {status.generation} of {status.config.generations}"
     )
     # Imported here because it needs pandas, which help and presets do without.
+    from eigen_core.reporting.health import learning_sentences
     from eigen_core.reporting.tables import champion_sentence, diversity_sentence, holdout_sentence
 
     if status.history:
         print_line(console, champion_sentence(status.history))
         if diversity := diversity_sentence(status.history[-1]):
             print_line(console, diversity)
+        for sentence in learning_sentences(status.history):
+            print_line(console, sentence)
     if status.holdout:
         print_line(console, holdout_sentence(status.holdout))
     if status.uploads:
@@ -65,7 +69,7 @@ def print_history(console: Console, status: "RunStatus") -> None:
         least_important=("RSS", "peak", "replay", "mean fitness", "time", "validation", "best fitness"),
     )
     for record in newest:
-        fitness = (record.best_fitness, record.mean_fitness, record.validation, record.champion_validation)
+        fitness = (record.best_fitness, record.mean_fitness, record.validation, record.champion_score)
         entry = took.get(record.generation)
         table.add_row(
             str(record.generation),
@@ -106,12 +110,12 @@ def run_document(status: "RunStatus") -> dict[str, Any]:
 
 
 def print_runs(console: Console, statuses: Sequence["RunStatus"], unreadable: Mapping[str, str]) -> None:
-    headers = ("run", "state", "generation", "champion validation", "preset")
+    headers = ("run", "state", "generation", "champion", "preset")
     table = PlainTable(*headers, left=("run", "state", "preset"), least_important=headers[:1:-1])
     for status in statuses:
-        validation = f"{status.history[-1].champion_validation:,.1f}" if status.history else ""
+        champion = f"{status.history[-1].champion_score:,.1f}" if status.history else ""
         generation = f"{status.generation}/{status.config.generations}"
-        table.add_row(status.run, status.state, generation, validation, status.config.preset)
+        table.add_row(status.run, status.state, generation, champion, status.config.preset)
     table.print(console)
     for sentence in unreadable.values():
         print_line(console, sentence)
@@ -122,7 +126,7 @@ def runs_document(statuses: Sequence["RunStatus"], unreadable: Mapping[str, str]
         {
             **attributes(status, "run", "state", "generation", "store"),
             **attributes(status.config, "generations", "preset"),
-            "champion_validation": status.history[-1].champion_validation if status.history else None,
+            **{name: getattr(status.history[-1], name) if status.history else None for name in _CHAMPION_KEYS},
         }
         for status in statuses
     ]

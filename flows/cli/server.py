@@ -115,6 +115,7 @@ def _run(status: "Status") -> list[tuple[str, Fact]]:
     if run is not None:
         return [
             ("run", ((run.run, "bold"), f" is {run.state}: {_last_checkpoint(run)}")),
+            *_champion(run),
             ("uploads", None if run.uploads is None else str(run.uploads)),
             ("run's page", status.run_page),
         ]
@@ -123,6 +124,17 @@ def _run(status: "Status") -> list[tuple[str, Fact]]:
     if flow_run is not None and flow_run.run is not None:
         return [("run", ((flow_run.run, "bold"), " has not begun"))]
     return [("run", "none yet: eigen launch")]
+
+
+def _champion(run: "RunStatus") -> list[tuple[str, Fact]]:
+    if not run.history:
+        return []
+    # Imported here because numpy and tables take time, in vain for a run without a generation.
+    from eigen_core.reporting.health import learning_sentences
+    from eigen_core.reporting.tables import champion_in_words
+
+    sentences = " ".join(learning_sentences(run.history))
+    return [("champion", champion_in_words(run.history[-1])), ("trend", sentences or None)]
 
 
 def _resume(schedule: "ScheduleStatus") -> str:

@@ -523,10 +523,12 @@ class FlowRunListener(Listener):
 
     def completed(self, training: Training, result: HoldoutResult | None) -> None:
         # Imported here because it needs pandas, which commands about flow runs do without.
+        from eigen_core.reporting.health import learning_sentences
         from eigen_core.reporting.tables import champion_sentence, holdout_sentence
 
         held_out = [] if result is None else [holdout_sentence(result)]
-        self.result = " ".join([self.result, champion_sentence(training.state.history), *held_out])
+        history = training.state.history
+        self.result = " ".join([self.result, champion_sentence(history), *learning_sentences(history), *held_out])
         # A flow run that cannot report its end to the server would count as crashed.
         wait_until(server_is_there, _REPORT_SECONDS, every=1.0)
         remove_needless_resumes()

@@ -18,6 +18,7 @@ from eigen_core.machine.memory_guard import MemoryGuard
 from eigen_core.machine.memory_report import MemoryReport, report_markdown
 from eigen_core.planning.run_plan import RunPlan
 from eigen_core.reporting import tables
+from eigen_core.reporting.health import learning_sentences
 from eigen_core.runs.listener import Listener, Training
 from flows.server.artifacts import Artifacts, Reporter, artifact_key, client_or_warning, server_is_there
 
@@ -87,9 +88,11 @@ class RunPages(Listener):
         if self._overview is None:
             return
         self._renew(training, is_complete=True)
-        if result is not None:
-            sentence = tables.holdout_sentence(result)
-            self._overview = replace(self._overview, notes=[("Holdout", sentence), *self._overview.notes])
+        trend = " ".join(learning_sentences(training.state.history))
+        results = [("Holdout", tables.holdout_sentence(result))] if result is not None else []
+        self._overview = replace(
+            self._overview, notes=[*results, *([("Trend", trend)] if trend else []), *self._overview.notes]
+        )
         self._show_overview()
         # An error after this must not show the complete run as ended early.
         self._overview = None

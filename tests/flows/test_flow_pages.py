@@ -102,15 +102,16 @@ def test_a_flow_run_has_one_page_of_each_kind_and_a_resume_has_its_own(
     assert "## Plots, drawn after generation 2" in before["paged"]
     assert len(_PICTURE.findall(before["paged"])) == 5
 
-    resumed = flow_run_of(train(config, "paged"))
+    resumed = flow_run_of(train(config.model_copy(update={"generations": 10}), "paged"))
     pages = pages_of(resumed.id)
     assert set(pages) == {"paged", "paged-data", "paged-plan"}
-    assert resumed.name == "paged gen 3-3 (3 done)"
+    assert resumed.name == "paged gen 3-10 (10 done)"
     assert {"run:paged", f"preset:{config.preset}"} <= set(resumed.tags)
     page = str(pages["paged"].data)
-    assert page.startswith("# Finished: generation 3 of 3 (100 %)\n\n**Finished ")
-    assert "## Plots, drawn after generation 3" in page
+    assert page.startswith("# Finished: generation 10 of 10 (100 %)\n\n**Finished ")
+    assert "## Plots, drawn after generation 10" in page
     assert "**Holdout**: In " in page
+    assert re.search(r"\*\*Trend\*\*:? .*The mean fitness of the last 4 generations ", page)
     assert "| **Memory** | fine: " in page
     # The look at the holdout is in the ledger.
     assert [look.name.count("/") for look in open_store(str(tmp_path)).objects("looks/")] == [1]

@@ -21,7 +21,7 @@ def record(generation: int) -> GenerationRecord:
         validations=(0.5, 0.25),
         validation=0.5,
         champion_validation=0.5,
-        champion_score=0.5,
+        champion_score=0.75,
         champion_generation=1,
         champion_agent=0,
         learning=None,

@@ -33,7 +33,7 @@ def _no_warnings() -> Iterator[None]:
 def _all_zero() -> Run:
     history, telemetry = make_run(6, 4)
     same: dict[str, Any] = {"fitness": (0.0,) * 4, "validations": (0.0,) * 4}
-    same |= dict.fromkeys(("best_fitness", "mean_fitness", "validation", "champion_validation"), 0.0)
+    same |= dict.fromkeys(("best_fitness", "mean_fitness", "validation", "champion_score"), 0.0)
     nothing: dict[str, Any] = {"rss_bytes": 0, "rss_peak_bytes": 0, "phases": (), "checkpoint_seconds": None}
     nothing |= dict.fromkeys(("evaluate_seconds", "train_seconds", "evolve_seconds"), 0.0)
     return [one.model_copy(update=same) for one in history], [one.model_copy(update=nothing) for one in telemetry]
@@ -94,7 +94,7 @@ def test_every_history_gives_whole_pictures_of_plausible_size(case: str, tmp_pat
 def test_any_finite_fitness_can_be_drawn(rows: list[list[float]], tmp_path_factory: pytest.TempPathFactory) -> None:
     history, _ = make_run(len(rows), 3)
     for place, (low, middle, high) in enumerate(rows):
-        scalars = {"best_fitness": high, "mean_fitness": middle, "validation": low, "champion_validation": middle}
+        scalars = {"best_fitness": high, "mean_fitness": middle, "validation": low, "champion_score": middle}
         history[place] = history[place].model_copy(update={"fitness": (low, middle, high), **scalars})
     path = plot_fitness(history, tmp_path_factory.mktemp("drawn") / "fitness.png")
     assert path.stat().st_size > 2_000

@@ -65,6 +65,7 @@ def test_the_population_is_ranked_by_fitness_and_knows_its_origins() -> None:
 
 def test_the_course_names_units_and_leaves_unknown_times_open() -> None:
     history, telemetry = make_run(4, 4)
+    history[2] = history[2].model_copy(update={"champion_score": 7.0})
     rows = generation_rows(history, [entry for entry in telemetry if entry.generation != 2])
     assert [row["generation"] for row in rows] == [1, 2, 3, 4]
     assert rows[1]["time (s)"] is None
@@ -75,7 +76,7 @@ def test_the_course_names_units_and_leaves_unknown_times_open() -> None:
         "generation": 3,
         "best (reward)": round(max(history[2].fitness), 2),
         "mean (reward)": round(sum(history[2].fitness) / 4, 2),
-        "champion (reward)": round(history[2].champion_validation, 2),
+        "champion (reward)": 7.0,
         "time (s)": round(seconds, 2),
         "peak (MB)": round(third.rss_peak_bytes / 1_000_000, 1),
     }
@@ -91,7 +92,7 @@ def test_the_champion_is_described_in_a_card_and_a_sentence() -> None:
     card = champion_card(history)
     best = round(max(record.validation for record in history), 2)
     assert (card["validation (reward)"], card["fitness (reward)"]) == (best, round(found.fitness[agent], 2))
-    assert (card["age (generations)"], "score (reward)" in card) == (12 - found.generation, False)
+    assert (card["age (generations)"], card["score (reward)"]) == (12 - found.generation, best)
     assert champion_sentence(history).endswith("the best of 72 validations.")
     excess = Excess(mean=0.25, standard_error=0.5, trades=40)
     interval = "+0.25 % a trade (95 % interval −0.73 to +1.23)"

@@ -52,7 +52,7 @@ def test_a_pipe_gets_one_line_a_generation_and_no_control_characters() -> None:
     assert lines[:2] == [
         f"generation {number}/2  {metrics_text(record(number), telemetry(number))}" for number in (1, 2)
     ]
-    assert "best 2.0  mean 1.5  champion validation 0.5  replay 10/100  3.5 s  RSS 100 MB" in lines[0]
+    assert "best 2.0  mean 1.5  champion 0.8  replay 10/100  3.5 s  RSS 100 MB" in lines[0]
     display.started(7, 9)
     assert output.getvalue().splitlines()[2:] == ["continuing after generation 7/9"]
     assert "\x1b" not in output.getvalue()

@@ -11,6 +11,7 @@ import pytest
 from cli_cases import document, eigen, refused
 from flow_cases import small_flow_config, small_settings
 from operation_cases import answering, digest, record_of, sleeping
+from record_cases import save_records, telemetry
 from rich.console import Console
 
 from eigen_core.checkpoint.run_directory import RunDirectory
@@ -236,7 +237,7 @@ def flow_run_status(state: str, ago: timedelta, **more: Any) -> FlowRunStatus:
 
 
 def test_everything_is_shown(home: StateDirectory, folder: Path) -> None:
-    begun(folder, "first")
+    save_records(small_flow_config(folder / "runs"), "first", [telemetry(generation) for generation in range(1, 11)])
     with sleeping() as process:
         record = record_of(home, process.pid)
     now, pid = datetime.now(UTC), record.process.pid
@@ -251,6 +252,9 @@ def test_everything_is_shown(home: StateDirectory, folder: Path) -> None:
         run_page="http://artifacts/first",
     )
     text = printed(print_status, status)
+    champion = "agent 0 of generation 1, score 0.75, validation 0.50, found 9 generations ago"
+    assert champion in text
+    assert "no clear rise" in text
     for said in ("http://artifacts/first", "Prefect 3.8.8", "Failed 3 h ago: why", "every 10 minutes, next in 5 min"):
         assert said in text
     found = status.document()
