@@ -12,12 +12,12 @@ from torch import Tensor
 
 from eigen_core.config import Config, TradingConfig
 from eigen_core.generation import TrainingState
-from eigen_core.judging.ridge import fit_ridge
 from eigen_core.market import Panel
 from eigen_core.networks.actions import margins
 from eigen_core.task.panel import PanelTask
 from eigen_core.trading.environment import episode_times
 from eigen_core.trading.equity import Values
+from eigen_core.trading.ridge import fit_ridge
 from eigen_core.trading.synthetic import coming_returns
 
 Score = Callable[[Panel], Values]

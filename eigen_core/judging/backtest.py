@@ -15,7 +15,7 @@ from torch import Tensor
 from eigen_core.common.records import Excess
 from eigen_core.config import AccountConfig, Config, TradingConfig
 from eigen_core.config.registry import BACKTESTS, load_class, task_choice
-from eigen_core.judging.ridge import BuyingRule, HoldingRule, fit_ridge, tuned_buying, tuned_holding
+from eigen_core.judging.ridge import BuyingRule, HoldingRule, tuned_buying, tuned_holding
 from eigen_core.learning import learner_class
 from eigen_core.machine.reproducibility import compute_reproducibly
 from eigen_core.market import Panel
@@ -47,6 +47,7 @@ from eigen_core.trading.portfolio import (
     weights_accounts,
 )
 from eigen_core.trading.prices import Prices, prices_of_span
+from eigen_core.trading.ridge import fit_ridge
 from eigen_core.trading.trades import ROUNDING, DecidedTrades, TradedAccounts, trade_accounts, trade_day_by_day
 
 Decided = TypeVar("Decided", DecidedTrades, Values)

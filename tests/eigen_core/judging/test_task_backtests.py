@@ -27,7 +27,7 @@ from eigen_core.judging.backtest import (
     decision_of,
     orders_of_days,
 )
-from eigen_core.judging.ridge import PENALTIES, fit_ridge, tuned_buying, tuned_holding
+from eigen_core.judging.ridge import tuned_buying, tuned_holding
 from eigen_core.judging.verdicts import verdict_on
 from eigen_core.learning import learner_class
 from eigen_core.market import Panel
@@ -40,6 +40,7 @@ from eigen_core.trading.baselines import baseline_curves, matched_traders
 from eigen_core.trading.environment import EpisodeSummary
 from eigen_core.trading.portfolio import target_weights
 from eigen_core.trading.prices import Prices, prices_of_span
+from eigen_core.trading.ridge import PENALTIES, fit_ridge
 from eigen_core.trading.synthetic import with_planted_edge
 from eigen_core.trading.trades import DecidedTrades, TradedAccounts, trade_accounts
 
