@@ -66,7 +66,7 @@ class Lineage:
             record's `champion_generation`; of a sample of a distribution, the fittest agent that updated the
             distribution; empty for an immigrant, the champion of another run (only in runs of earlier versions).
         blend: share (0 to 1) of the first parent in the weights of an offspring; None for other origins.
-        genes: name -> value of the settings that the population method `pbt` chose for this agent; None without `pbt`.
+        genes: name -> value of the settings that `pbt` chose for this agent, or of its genes (`evolution.evolves`).
     """
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -258,7 +258,7 @@ class HoldoutResult(Record):
     champion_statistics: tuple[tuple[str, float], ...]
     """Name and value of each statistic of the champion's episodes, in the order of `Task.statistics`."""
     random_rewards: tuple[float, ...]
-    """For each agent of the initial population (random weights), its mean reward over the same episodes."""
+    """For each agent of the initial population, untrained, its mean reward over the same episodes."""
 
     @model_validator(mode="before")
     @classmethod

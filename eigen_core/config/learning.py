@@ -213,6 +213,11 @@ class CounterfactualConfig(BatchSamplingConfig):
     algorithm: Literal["counterfactual"] = "counterfactual"
     target_bins: Annotated[int, Field(ge=1, le=100)] = 4
     """Number of sale targets that are learned, evenly spread from `trading.min_target` to `trading.max_target`."""
+    linear_scales: Annotated[tuple[Count, ...], Field(max_length=100, fail_fast=True, strict=False)] = ()
+    """Lengths of the features' moving averages (days), each at most `market.window`, that a ridge regression may read:
+    the first or all, whichever predicts the validation days better. An agent predicts what the regression does, plus a
+    share of its network's output, which learns differences between assets alone; the last fifth of the training days,
+    from which it does not learn, decides the share. Empty: the network alone predicts."""
 
 
 class DirectConfig(LearnerConfig):
@@ -294,6 +299,10 @@ class EvolutionConfig(Section):
 class BreedingConfig(EvolutionConfig):
     """Settings of methods that breed elites, offspring and mutants."""
 
+    evolves: Literal["weights", "genes"] = "weights"
+    """What offspring blend and mutants change. `weights`: all weights of an agent. `genes`: the few numbers beside its
+    weights, which only `learner.algorithm` counterfactual has (selectivity); weights and learning state are those of
+    the first parent. Agents without genes evolve their weights."""
     elite_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
     """Share of the population, the fittest, that survives unchanged."""
     offspring_share: Fraction = 0.375
@@ -305,9 +314,9 @@ class BreedingConfig(EvolutionConfig):
     blend_high: Fraction = 0.7
     """Upper bound of the first parent's share in a child's weights."""
     mutation_rate: Fraction = 0.1
-    """Share of its parent's weights that a mutant changes."""
+    """Share of its parent's weights that a mutant changes; of its genes it changes all."""
     mutation_std: NonNegative = 0.01
-    """Standard deviation of the Gaussian noise that mutation adds to a weight."""
+    """Standard deviation of the Gaussian noise that mutation adds to a weight; to a gene, as a share of its range."""
     plateau_generations: Count = 3
     """Generations without progress (a plateau) after which mutation grows, by `mutation_growth`."""
     plateau_improvement: NonNegative = 0.02

@@ -278,6 +278,12 @@ class Config(Section):
                 f"network.scales has {too_long[0]} days but market.window is {self.market.window}: "
                 "a filter may not reach further back than the window"
             )
+        too_long = [scale for scale in getattr(self.learner, "linear_scales", ()) if scale > self.market.window]
+        if too_long:
+            raise ValueError(
+                f"learner.linear_scales has {too_long[0]} days but market.window is {self.market.window}: "
+                "an average may not reach further back than the window"
+            )
         if self.market.validation_days < self.trading.episode_days:
             raise ValueError(
                 f"market.validation_days {self.market.validation_days} is shorter than an episode of "

@@ -207,7 +207,7 @@ def evolve(state: TrainingState) -> GenerationRecord:
 
 
 def hold_out(state: TrainingState) -> HoldoutResult | None:
-    """Let the champion and the initial population (random weights) play the holdout episodes; return their results.
+    """Let the champion and the initial population, untrained, play the holdout episodes; return their results.
 
     Returns None if the task holds out no data, or there is no champion yet. Call it once, at the end of a run: choosing
     anything by its result would make these episodes validation episodes.

@@ -22,8 +22,9 @@ from eigen_core.market import Panel
 from eigen_core.market.formats import weekdays_of
 from eigen_core.networks.actions import AssetActions, market_actions, portfolio_actions
 from eigen_core.networks.agent import AgentNetwork
-from eigen_core.networks.layout import Parameters
+from eigen_core.networks.layout import ParameterLayout, Parameters
 from eigen_core.networks.population import agent_groups, initial_weights
+from eigen_core.task import task_class
 from eigen_core.task.portfolio import decide_scores
 from eigen_core.trading.baselines import (
     MatchedTraders,
@@ -230,6 +231,15 @@ class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
         heads = learner_class(self.config.learner).heads(self.config)
         return AgentNetwork(self.panel, self.config, self.device, heads, self._actions(self.config, self.device))
 
+    @cached_property
+    def _initial_layouts(self) -> tuple[ParameterLayout, ParameterLayout]:
+        heads = learner_class(self.config.learner).heads(self.config)
+        if not heads.linear:
+            return self._network.layouts
+        # The task knows where the linear part began: with a regression on the training days.
+        task = task_class(self.config)(self.config, self.panel, self.device, heads)
+        return task.critic_layout, task.actor_layout
+
     @property
     def parameters(self) -> int:
         """Number of weights of an agent."""
@@ -293,7 +303,7 @@ class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
             draws: number of matched random traders.
         """
         size = self.config.population.size
-        initial = initial_weights(self._network.layouts, size, self.config.seed, self.device)
+        initial = initial_weights(self._initial_layouts, size, self.config.seed, self.device)
         began = self.accounts(self._decided(initial, span), span).combined_curve(1.0 / size)
         agents = 1 if ensemble else len(weights)
         decided = self._decided(weights, span, ensemble=ensemble)

@@ -4,8 +4,13 @@ Prices do not react to a small trader, so the gain of each asset, bought on each
 a decision process whose inputs are exogenous, learned in hindsight (Sinclair et al. 2023, ICML, "Hindsight learning for
 MDPs with exogenous inputs"). An actor learns to predict the outcomes of all alternatives. It takes the one that most
 exceeds its reserve price, the price of blocking the asset until its sale (`eigen_core.networks.actions`).
+
+With `learner.linear_scales` the prediction is a ridge regression's, plus a share of the network's output, the gate.
+Where outcomes are linear in the features, a regression beats a network, since it learns less noise; the gate lets an
+agent depart from it as far as days confirm from which it has not learned.
 """
 
+from collections.abc import Callable
 from typing import ClassVar, cast
 
 import torch
@@ -14,14 +19,16 @@ from torch import Tensor
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import Curve
 from eigen_core.config import Config, CounterfactualConfig
-from eigen_core.learning.base_learners import BatchLearner, StepInputs, clipped_step, scaled
-from eigen_core.learning.interface import learner_settings
-from eigen_core.networks.actions import RESERVE_VALUES, ExpectedOutcomes, update_reserve
+from eigen_core.learning.base_learners import BatchLearner, BatchPlan, StepInputs, clipped_step, scaled
+from eigen_core.learning.interface import LearningResult, learner_settings
+from eigen_core.networks.actions import ExpectedOutcomes, update_reserve
 from eigen_core.networks.policies import Heads
 from eigen_core.networks.population import Population
 from eigen_core.task import task_class
 from eigen_core.task.interface import BatchSampler, Encoded, KnownOutcomes, Observed, Outcomes, Task
 from eigen_core.task.replay import Replay
+
+_SMALLEST = 1e-12
 
 
 class CounterfactualLearner(BatchLearner[Observed, Encoded]):
@@ -34,13 +41,14 @@ class CounterfactualLearner(BatchLearner[Observed, Encoded]):
         Curve("reward_loss", "Mean squared error of the predicted rewards, in scaled rewards."),
         Curve("time_loss", "Mean squared error of the predicted holding times, as shares of the longest one."),
         Curve("spread", "Standard deviation of each asset's best predicted reward, in scaled rewards."),
+        Curve("gate", "Share of the network's output in an agent's predictions; 1 without a linear part."),
         Curve("gradient_norm", "Norm of an agent's gradient before clipping."),
     )
 
     def __init__(self, config: Config, task: Task[Observed, Encoded]) -> None:
         super().__init__(config, task)
         self._known = cast("KnownOutcomes", task)
-        self._stepped = slice(0, task.critic_layout.size + task.actor_layout.size - RESERVE_VALUES)
+        self._stepped = slice(0, task.critic_layout.size + task.actor_layout.learned)
 
     @staticmethod
     def heads(config: Config) -> Heads:
@@ -49,7 +57,16 @@ class CounterfactualLearner(BatchLearner[Observed, Encoded]):
                 f"learner.algorithm {config.learner.algorithm} learns from the outcomes of actions that were "
                 f"not played, and task {config.task} has none: use task market, or another learner.algorithm."
             )
-        return Heads(critics=0, outcomes=learner_settings(config, CounterfactualConfig).target_bins)
+        learner = learner_settings(config, CounterfactualConfig)
+        return Heads(critics=0, outcomes=learner.target_bins, linear=learner.linear_scales)
+
+    def learn(
+        self, group: Population, plan: BatchPlan, replay: Replay, between_steps: Callable[[], None]
+    ) -> LearningResult:
+        result = super().learn(group, plan, replay, between_steps)
+        if self._learner.linear_scales:
+            self._set_gates(result.group)
+        return result
 
     def _sampler(self, replay: Replay) -> BatchSampler | None:  # noqa: ARG002 - outcomes are not stored there
         return self._known.outcome_sampler(self._learner.batch_size)
@@ -70,16 +87,48 @@ class CounterfactualLearner(BatchLearner[Observed, Encoded]):
             torch.autograd.backward((reward_loss + time_loss).sum() / len(batches))
             reward_losses += reward_loss.detach() / len(batches)
             time_losses += time_loss.detach() / len(batches)
-            seen.append((ExpectedOutcomes(expected.rewards.detach(), expected.shares.detach()), outcomes.known))
+            seen.append((expected.detach(), outcomes.known))
         norms = clipped_step(group, self._stepped, rows, corrections, "critic_learning_rate", self._learner)
         actor = self._task.actor_layout.views(group.weights[:, self._actor])
         for found, known in seen:
             update_reserve(actor, found, known)
-        return [reward_losses, time_losses, actor["actor.log_spread"][:, 0].exp(), norms]
+        gate = actor["actor.gate"][:, 0] if self._learner.linear_scales else torch.ones_like(norms)
+        return [reward_losses, time_losses, actor["actor.log_spread"][:, 0].exp(), gate, norms]
+
+    @torch.no_grad()
+    def _set_gates(self, group: Population) -> None:
+        """Set how much of each agent's network is added to its linear part, by the days from which none learns.
+
+        It is the slope, from 0 to 1, of the linear part's errors on the network's outputs, both less their mean over
+        the assets of a moment. It is shrunk by its variance if the network knows nothing, as the mean of a normal
+        distribution is (James and Stein 1961, "Estimation with quadratic loss", in the form that is never negative).
+        Outcomes that overlap in time, and those of the same asset, count once.
+        """
+        critic = self._task.critic_layout.views(group.weights[:, self._critic])
+        actor = self._task.actor_layout.views(group.weights[:, self._actor])
+        sums = torch.zeros((4, group.size), dtype=torch.float64, device=group.weights.device)
+        for moments, block in self._known.held_out(self._learner.batch_size):
+            observed, outcomes = self._known.outcomes(moments.expand(group.size, -1), block)
+            expected = self._known.expected_outcomes(actor, self._task.encode(critic, observed))
+            assert expected.linear is not None
+            known = outcomes.known[..., None]
+            output = _within_moments(expected.learned, known)
+            error = _within_moments(self._scaled(group, outcomes) - expected.linear, known)
+            products = (output * error, output * output, error * error, known.expand_as(error))
+            sums += torch.stack([part.double().flatten(2).sum(-1).sum(-1) for part in products])
+        product, squares, errors, count = sums
+        slope = product / squares.clamp_min(_SMALLEST)
+        repeated = self._known.longest_blocked() * self._learner.target_bins
+        variance = repeated * errors / count.clamp_min(1.0) / squares.clamp_min(_SMALLEST)
+        gate = slope - variance / slope.clamp_min(_SMALLEST)
+        actor["actor.gate"].copy_(gate.clamp(0.0, 1.0)[:, None])
+
+    def _scaled(self, group: Population, outcomes: Outcomes) -> Tensor:
+        return scaled(outcomes.rewards.flatten(1), group, self._learner).reshape(outcomes.rewards.shape)
 
     def _losses(self, group: Population, expected: ExpectedOutcomes, outcomes: Outcomes) -> tuple[Tensor, Tensor]:
         """Return the mean squared errors of predicted rewards and `shares`, where `Outcomes.known`: `[agents]` each."""
-        rewards = scaled(outcomes.rewards.flatten(1), group, self._learner).reshape(outcomes.rewards.shape)
+        error = expected.whole - self._scaled(group, outcomes)
         known = outcomes.known[..., None]
         count = outcomes.known.sum((1, 2)).clamp_min(1) * outcomes.rewards.shape[-1]
 
@@ -87,4 +136,12 @@ class CounterfactualLearner(BatchLearner[Observed, Encoded]):
             counted = error * known
             return (counted * counted).flatten(2).sum(-1).sum(-1) / count
 
-        return loss(expected.rewards - rewards), loss(expected.shares - outcomes.shares)
+        if self._learner.linear_scales:
+            error = _within_moments(error, known)
+        return loss(error), loss(expected.shares - outcomes.shares)
+
+
+def _within_moments(values: Tensor, known: Tensor) -> Tensor:
+    """Subtract the mean over the candidates of a moment: `[agents, batch, candidates, settings]`; 0 if not `known`."""
+    values = values * known
+    return (values - values.sum(2, keepdim=True) / known.sum(2, keepdim=True).clamp_min(1)) * known

@@ -8,8 +8,10 @@ asset's best prediction. Evolution moves the selectivity; mean and standard devi
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +20,7 @@ from eigen_core.machine.reproducibility import compute_reproducibly
 from eigen_core.networks.layout import Parameters, ParameterShape, linear
 from eigen_core.networks.policies import Box
 from eigen_core.trading.environment import EPISODE_TIME_VALUES, PORTFOLIO_VALUES
+from eigen_core.trading.equity import Values
 
 _SELECTION_SHARPNESS = 30.0
 _SMALLEST_RANGE = 1e-6
@@ -29,6 +32,9 @@ _SATURATED = 20.0
 _START_OF_SELECTIVITY = 0.6
 _FAN_IN_OF_SELECTIVITY = 16
 """Agents start with a selectivity within 1/sqrt(16), a quarter of a standard deviation, of the start."""
+_RANGE_OF_SELECTIVITY = (-1.0, 3.0)
+_START_BESIDE_LINEAR, _FAN_IN_BESIDE_LINEAR = 0.8, 2
+"""With a linear part agents trade sensibly before they learn, so that a wide range of selectivities can be compared."""
 _START_OF_SPREAD = 0.1
 _RESERVE_RATE = 0.1
 _SMALLEST_SPREAD = 1e-4
@@ -126,32 +132,90 @@ class ExpectedOutcomes:
     """Predicted outcomes of each alternative, float32 `[agents, batch, assets, sale targets]`.
 
     Attributes:
-        rewards: predicted reward of the trade, scaled (`learner.reward_scale`).
+        learned: the network's prediction of the trade's reward, scaled (`learner.reward_scale`).
         shares: predicted time for which the trade blocks its asset, as a share of the longest holding time.
+        linear: the reward that the linear part of the actor predicts; None: it has none.
+        gate: the share of `learned` that is added to `linear`, `[agents, 1, 1, 1]`.
     """
 
-    rewards: Tensor
+    learned: Tensor
     shares: Tensor
+    linear: Tensor | None = None
+    gate: Tensor | None = None
+
+    @property
+    def rewards(self) -> Tensor:
+        """Predicted reward of the trade, scaled, by which agents act."""
+        return self.learned if self.linear is None or self.gate is None else self.linear + self.gate * self.learned
+
+    @property
+    def whole(self) -> Tensor:
+        """Prediction with the whole output of the network, which gradient steps fit."""
+        return self.learned if self.linear is None else self.linear + self.learned
+
+    def detach(self) -> "ExpectedOutcomes":
+        return replace(self, learned=self.learned.detach(), shares=self.shares.detach())
 
 
-RESERVE_VALUES = 3
-"""Number of parameters of the reserve price, an actor's last ones, which have no gradient (see `outcome_shapes`)."""
+@dataclass(frozen=True)
+class LinearStart:
+    """Where the linear part of an actor that predicts outcomes begins: float64.
+
+    Attributes:
+        weight, bias: predict the rewards of all sale targets from an asset's features: `[features, targets]`, and
+            `[targets]`.
+        shares: mean of `Outcomes.shares`, `[targets]`.
+        mean, spread: mean, in standard deviations, and standard deviation of each asset's best prediction.
+    """
+
+    weight: Values
+    bias: Values
+    shares: Values
+    mean: float
+    spread: float
+
+    @classmethod
+    def unknown(cls, features: int, targets: int) -> "LinearStart":
+        """Return the start of an actor whose weights are replaced by stored ones."""
+        return cls(np.zeros((features, targets)), np.zeros(targets), np.zeros(targets), 0.0, _START_OF_SPREAD)
 
 
-def outcome_shapes(width: int, targets: int) -> list[ParameterShape]:
-    """Return the parameters of the last layer of an actor that predicts outcomes, and of its reserve price."""
+def outcome_shapes(width: int, targets: int, start: LinearStart | None) -> list[ParameterShape]:
+    """Return the parameters of the last layer of an actor that predicts outcomes, and of its reserve price.
+
+    With a `start` it has a linear part too. Gradient steps change the last layer alone.
+    """
+    fixed = partial(ParameterShape, fan_in=0, learned=False)
+    bias = [0.0] * (2 * targets)
+    linear_part: list[ParameterShape] = []
+    selectivity, mean, spread = (_FAN_IN_OF_SELECTIVITY, _START_OF_SELECTIVITY), 0.0, _START_OF_SPREAD
+    if start is not None:
+        bias[targets:] = start.shares.tolist()
+        linear_part = [
+            fixed("actor.linear.weight", start.weight.shape, start=start.weight),
+            fixed("actor.linear.bias", start.bias.shape, start=start.bias),
+            fixed("actor.gate", (1,)),
+        ]
+        selectivity, mean, spread = (_FAN_IN_BESIDE_LINEAR, _START_BESIDE_LINEAR), start.mean, start.spread
     return [
         ParameterShape("actor.expected.weight", (width, 2 * targets), 0),
-        ParameterShape("actor.expected.bias", (2 * targets,), 0),
-        ParameterShape("actor.selectivity", (1,), _FAN_IN_OF_SELECTIVITY, _START_OF_SELECTIVITY),
-        ParameterShape("actor.mean", (1,), 0),
-        ParameterShape("actor.log_spread", (1,), 0, math.log(_START_OF_SPREAD)),
+        ParameterShape("actor.expected.bias", (2 * targets,), 0, np.array(bias)),
+        *linear_part,
+        ParameterShape("actor.selectivity", (1,), *selectivity, learned=False, gene=_RANGE_OF_SELECTIVITY),
+        fixed("actor.mean", (1,), start=mean),
+        fixed("actor.log_spread", (1,), start=math.log(spread)),
     ]
 
 
-def expected_outcomes(parameters: Parameters, hidden: Tensor) -> ExpectedOutcomes:
-    """Return the predictions from the last hidden layer, float32 `[agents, batch, assets, width]`."""
-    return ExpectedOutcomes(*linear(parameters, "actor.expected", hidden).chunk(2, dim=-1))
+def expected_outcomes(parameters: Parameters, hidden: Tensor, linear_part: Tensor | None) -> ExpectedOutcomes:
+    """Return the predictions from the last hidden layer, float32 `[agents, batch, assets, width]`.
+
+    `linear_part` is the prediction of `actor.linear`, float32 `[agents, batch, assets, targets]`.
+    """
+    learned, shares = linear(parameters, "actor.expected", hidden).chunk(2, dim=-1)
+    if linear_part is None:
+        return ExpectedOutcomes(learned, shares)
+    return ExpectedOutcomes(learned, shares, linear_part, parameters["actor.gate"][:, :, None, None])
 
 
 def margins(parameters: Parameters, expected: ExpectedOutcomes) -> Tensor:

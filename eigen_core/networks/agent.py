@@ -13,12 +13,13 @@ from eigen_core.market.panel import Panel
 from eigen_core.networks.actions import (
     AssetActions,
     ExpectedOutcomes,
+    LinearStart,
     expected_outcomes,
     margins,
     market_actions,
     outcome_shapes,
 )
-from eigen_core.networks.encoders import FirstDay, encoder_class
+from eigen_core.networks.encoders import FirstDay, encoder_class, filter_bank
 from eigen_core.networks.layout import (
     ParameterLayout,
     Parameters,
@@ -50,18 +51,21 @@ class MarketEmbedding(NamedTuple):
         assets: embedding of each asset, float32 `[agents, days, assets, embedding]`.
         context: embeddings of all symbols pooled by learned queries, float32 `[agents, days, queries * embedding]`.
         tradable: bool `[agents or 1, days, assets]`, whether the asset has a price on the day.
+        days: the days, int64 `[agents, days]`.
     """
 
     assets: Tensor
     context: Tensor
     tradable: Tensor
+    days: Tensor
 
     def detach(self) -> "MarketEmbedding":
-        return MarketEmbedding(self.assets.detach(), self.context.detach(), self.tradable)
+        return self._replace(assets=self.assets.detach(), context=self.context.detach())
 
     def split(self, rows: slice, agents: int) -> "MarketEmbedding":
         """Divide the days `rows` of this embedding, of one agent, evenly among `agents` agents, as a view."""
-        return MarketEmbedding(*(part[0, rows].view(agents, -1, *part.shape[2:]) for part in self))
+        days = (rows.stop - rows.start) // agents
+        return MarketEmbedding(*(part[0, rows].view(agents, days, *part.shape[2:]) for part in self))
 
     def put(self, agents: slice, first: int, days: "MarketEmbedding") -> None:
         """Overwrite the days from index `first` on of the slice `agents` with `days`."""
@@ -82,7 +86,8 @@ class AgentNetwork:
     gradient (as in Yarats et al. 2021, "Improving sample efficiency in model-free RL from images", section 5). Weights
     are shared across assets, so the number of parameters does not depend on the number of assets.
 
-    `actions`: None: those of the task `market`.
+    `actions`: None: those of the task `market`. `start`: where the linear part of `heads.linear` begins; None: its
+    weights do not matter, since stored ones replace them.
     """
 
     def __init__(
@@ -92,6 +97,7 @@ class AgentNetwork:
         device: torch.device,
         heads: Heads,
         actions: AssetActions | None = None,
+        start: LinearStart | None = None,
     ) -> None:
         # Must precede the first computation, in the encoder.
         compute_reproducibly(config.instructions, device)
@@ -105,6 +111,11 @@ class AgentNetwork:
         self.days_before = config.market.window - 1 if self.block_bound else 0
         self.actions = market_actions(config, device) if actions is None else actions
         self.portfolio_values, self.prepared_width = self.actions.portfolio_values, config.network.head_width
+        self._start: LinearStart | None = None
+        if heads.linear:
+            self._linear_inputs = filter_bank(features[:, : panel.assets], training_days, heads.linear)
+            self._start = start or LinearStart.unknown(self._linear_inputs.shape[2], heads.outcomes)
+            self.prepared_width += heads.outcomes
         self.box = self.actions.box
         # The outcome of an alternative does not depend on the time in the episode.
         self._time_values = 0 if heads.outcomes else self.actions.time_values
@@ -144,7 +155,8 @@ class AgentNetwork:
             *linear_shapes("actor.context", self._context_values, width),
         ]
         if self._heads.outcomes:
-            return [*shapes, *linear_shapes("actor.hidden", width, width), *outcome_shapes(width, self._heads.outcomes)]
+            last = outcome_shapes(width, self._heads.outcomes, self._start)
+            return [*shapes, *linear_shapes("actor.hidden", width, width), *last]
         if self.portfolio_values:
             shapes.append(ParameterShape("actor.portfolio", (self.portfolio_values, width), self._network.embedding))
         return [
@@ -153,19 +165,20 @@ class AgentNetwork:
             *action_shapes("actor.action", width, self.box, self._heads),
         ]
 
-    def _embedding(self, parameters: Parameters, embeddings: Tensor, valid: Tensor) -> MarketEmbedding:
-        agents, days, columns, _ = embeddings.shape
-        queries = parameters["pool.queries"].transpose(1, 2)[:, None].expand(-1, days, -1, -1).flatten(0, 1)
+    def _embedding(self, parameters: Parameters, embeddings: Tensor, valid: Tensor, days: Tensor) -> MarketEmbedding:
+        agents, count, columns, _ = embeddings.shape
+        queries = parameters["pool.queries"].transpose(1, 2)[:, None].expand(-1, count, -1, -1).flatten(0, 1)
         # The scores of a day are contiguous, as the softmax reads them.
         scores = product(queries, embeddings.flatten(0, 1).transpose(1, 2).to(queries.dtype))
         missing = ~valid.expand(agents, -1, -1).flatten(0, 1)
-        attention = _softmax(scores.masked_fill_(missing[:, None], _MASKED)).view(agents, days, -1, columns)
+        attention = _softmax(scores.masked_fill_(missing[:, None], _MASKED)).view(agents, count, -1, columns)
         context = pooled(attention, embeddings).flatten(2)
-        return MarketEmbedding(embeddings[:, :, : self.assets], context, valid[..., : self.assets])
+        return MarketEmbedding(embeddings[:, :, : self.assets], context, valid[..., : self.assets], days)
 
     def encode_block(self, parameters: Parameters, first_day: int, days: int) -> MarketEmbedding:
         embeddings = self._encoder.encode_block(parameters, first_day, days)
-        return self._embedding(parameters, embeddings, self._valid[first_day : first_day + days][None])
+        rows = torch.arange(first_day, first_day + days, device=embeddings.device).expand(len(embeddings), -1)
+        return self._embedding(parameters, embeddings, self._valid[first_day : first_day + days][None], rows)
 
     def empty_embedding(self, days: int) -> MarketEmbedding:
         """Return an uninitialised embedding of one agent and `days` days."""
@@ -174,6 +187,7 @@ class AgentNetwork:
             torch.empty((1, days, self.assets, network.embedding), device=device),
             torch.empty((1, days, network.embedding * network.queries), device=device),
             torch.empty((1, days, self.assets), dtype=torch.bool, device=device),
+            torch.empty((1, days), dtype=torch.int64, device=device),
         )
 
     def encoded_at_once(self, agents: int, days: int, steps: int) -> tuple[int, int]:
@@ -186,7 +200,7 @@ class AgentNetwork:
     ) -> MarketEmbedding:
         """Encode days, int64 `[agents, batch]`, different ones for an agent, among `block_days` from `first_day` on."""
         embeddings = self._encoder.encode_days(parameters, days, first_day, block_days)
-        return self._embedding(parameters, embeddings, self._valid[days])
+        return self._embedding(parameters, embeddings, self._valid[days], days)
 
     def _with_time(self, context: Tensor, episode_time: Tensor) -> Tensor:
         if not self._time_values:
@@ -196,10 +210,16 @@ class AgentNetwork:
     def prepare_actor(self, parameters: Parameters, market: MarketEmbedding, episode_time: Tensor) -> Tensor:
         """Compute the part of the actor that does not depend on the portfolio, for all days of an episode at once.
 
-        `episode_time` is float32 `[..., days, time values]`, the result float32 `[agents, days, assets, width]`.
+        `episode_time` is float32 `[..., days, time values]`, the result float32 `[agents, days, assets, width]`. The
+        last values of the width are the outputs of the linear part, if there is one.
         """
         shared = linear(parameters, "actor.context", self._with_time(market.context, episode_time))
-        return linear(parameters, "actor.asset", market.assets) + shared[:, :, None]
+        hidden = linear(parameters, "actor.asset", market.assets) + shared[:, :, None]
+        if self._start is None:
+            return hidden
+        days, inputs = market.days, self._linear_inputs
+        inputs = inputs.index_select(0, days.flatten()).view(*days.shape, *inputs.shape[1:])
+        return torch.cat([hidden, linear(parameters, "actor.linear", inputs)], dim=-1)
 
     def policy(self, parameters: Parameters, prepared: Tensor, portfolio: Tensor | None) -> SquashedGaussian:
         """Return the policy, given `prepare_actor`'s result; actions are float32 `[agents, days, assets, values]`.
@@ -218,8 +238,9 @@ class AgentNetwork:
         return policy_of(parameters, "actor.action", hidden, self.box, self._heads)
 
     def expected(self, parameters: Parameters, prepared: Tensor) -> ExpectedOutcomes:
-        hidden = linear(parameters, "actor.hidden", torch.relu(prepared), rectified=True)
-        return expected_outcomes(parameters, hidden)
+        width = self._network.head_width
+        hidden = linear(parameters, "actor.hidden", torch.relu(prepared[..., :width]), rectified=True)
+        return expected_outcomes(parameters, hidden, prepared[..., width:] if self._start is not None else None)
 
     def values(
         self,

@@ -3,6 +3,7 @@
 All days of a block (consecutive days) are encoded in one pass, with the bits of encoding each window by itself.
 """
 
+from collections.abc import Sequence
 from typing import ClassVar, Protocol, cast
 
 import torch
@@ -72,6 +73,20 @@ def _moving_means(features: Tensor, length: int) -> Tensor:
     return total / length
 
 
+def filter_bank(features: Tensor, training_days: int, scales: Sequence[int]) -> Tensor:
+    """Return moving averages of features, `[days, symbols, features]`, over `scales` days, one scale after another.
+
+    Each scale is divided by its root mean square over the training days.
+    """
+    bank = torch.empty((*features.shape[:2], features.shape[2] * len(scales)), device=features.device)
+    for index, scale in enumerate(scales):
+        filtered = _moving_means(features, scale)
+        spread = filtered[:training_days].double().square().mean(dim=(0, 1)).sqrt().clamp_min(1e-3)
+        width = features.shape[2]
+        bank[..., index * width : (index + 1) * width] = filtered / spread.float()
+    return bank
+
+
 class FilterBankEncoder:
     """Implements `Encoder`: moving means of past days, computed once over the panel, then an MLP for each symbol."""
 
@@ -79,12 +94,7 @@ class FilterBankEncoder:
 
     def __init__(self, features: Tensor, training_days: int, window: int, config: NetworkConfig) -> None:  # noqa: ARG002 - the window limits network.scales
         self._config = config
-        self.bank = torch.empty((*features.shape[:2], features.shape[2] * len(config.scales)), device=features.device)
-        for index, scale in enumerate(config.scales):
-            filtered = _moving_means(features, scale)
-            spread = filtered[:training_days].double().square().mean(dim=(0, 1)).sqrt().clamp_min(1e-3)
-            width = features.shape[2]
-            self.bank[..., index * width : (index + 1) * width] = filtered / spread.float()
+        self.bank = filter_bank(features, training_days, config.scales)
 
     @property
     def shapes(self) -> list[ParameterShape]:

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import prod, sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,13 +25,17 @@ class ParameterShape:
         name: unique in a layout.
         shape: shape for a single agent.
         fan_in: inputs of a unit; initial values are uniform in +-1/sqrt(fan_in) around `start`. 0: all are `start`.
-        start: middle of the initial values.
+        start: middle of the initial values: one for all, or float64 of `shape`.
+        learned: whether gradient steps change the values; only the last shapes of a layout may be without.
+        gene: lowest and highest value, if it is a number by which evolution tells agents apart; None: it is a weight.
     """
 
     name: str
     shape: tuple[int, ...]
     fan_in: int
-    start: float = 0.0
+    start: float | NDArray[np.float64] = 0.0
+    learned: bool = True
+    gene: tuple[float, float] | None = None
 
     @property
     def size(self) -> int:
@@ -44,7 +49,16 @@ class ParameterShape:
     def initial_values(self, generator: np.random.Generator) -> NDArray[np.float64]:
         bound = 1.0 / sqrt(self.fan_in) if self.fan_in else 0.0
         values = generator.uniform(-1.0, 1.0, self.size) * bound
-        return values + self.start if self.start else values
+        return values + np.ravel(self.start) if np.any(self.start) else values
+
+
+class Gene(NamedTuple):
+    """The name of a gene, its index in an agent's row of weights, and its bounds."""
+
+    name: str
+    column: int
+    low: float
+    high: float
 
 
 def linear_shapes(name: str, inputs: int, outputs: int) -> list[ParameterShape]:
@@ -75,6 +89,11 @@ class ParameterLayout:
     def size(self) -> int:
         return sum(shape.size for shape in self.shapes)
 
+    @property
+    def learned(self) -> int:
+        """Number of values that gradient steps change, which come first."""
+        return sum(shape.size for shape in self.shapes if shape.learned)
+
     def views(self, rows: Tensor) -> dict[str, Tensor]:
         """Split rows `[agents, size]` into named parameters; it is one split, so its backward pass is one `cat`."""
         parts = torch.split(rows, [shape.size for shape in self.shapes], dim=1)
@@ -87,6 +106,17 @@ class ParameterLayout:
     def initial_row(self, generator: np.random.Generator) -> NDArray[np.float32]:
         """Draw one agent's initial row, `[size]` (LeCun et al. 1998, "Efficient BackProp"; see `ParameterShape`)."""
         return np.concatenate([shape.initial_values(generator) for shape in self.shapes]).astype(np.float32)
+
+
+def genes_of(layouts: Sequence[ParameterLayout]) -> list[Gene]:
+    """Return the genes of agents whose rows of weights have these layouts one after another."""
+    shapes = [shape for layout in layouts for shape in layout.shapes]
+    ends = accumulate(shape.size for shape in shapes)
+    return [
+        Gene(shape.name.rpartition(".")[2], end - 1, *shape.gene)
+        for shape, end in zip(shapes, ends, strict=True)
+        if shape.gene is not None
+    ]
 
 
 def linear(parameters: Parameters, name: str, inputs: Tensor, *, rectified: bool = False) -> Tensor:

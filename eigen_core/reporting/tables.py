@@ -190,7 +190,7 @@ def holdout_sentence(result: HoldoutResult) -> str:
     return (
         f"In {count(len(result.slices), 'holdout episode')} the champion earns {reward(result.champion_reward)} "
         f"({in_words(dict(result.champion_statistics))}){excess}; "
-        f"{len(rewards)} agents with random weights earn {reward(result.random_reward)} on average, from "
+        f"{len(rewards)} untrained agents earn {reward(result.random_reward)} on average, from "
         f"{reward(min(rewards))} to {reward(max(rewards))}, and it beats "
         f"{percent(result.share_of_random_beaten, 0)} of them."
     )

@@ -317,6 +317,15 @@ class KnownOutcomes(Protocol):
     one of `Heads.outcomes` settings (sale targets), which blocks the candidate until its sale, whatever else it does.
     """
 
+    def held_out(self, batch_size: int) -> Sequence[tuple[Tensor, FirstDay]]:
+        """Return batches of the moments that `outcome_sampler` does not draw if the actor has a linear part.
+
+        They are int64 `[batch]` each, all moments once, with the first day of the block of each batch.
+        """
+
+    def longest_blocked(self) -> int:
+        """Return for how many moments a candidate is blocked at most."""
+
     def outcome_sampler(self, batch_size: int) -> BatchSampler | None:
         """Return a sampler that draws moments of the training days, not slots; None if too few for a batch."""
 

@@ -16,14 +16,14 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.records import Excess
 from eigen_core.common.text import FLOAT32_BYTES
-from eigen_core.config import BatchSamplingConfig, Config, MarketConfig, OffPolicyConfig
+from eigen_core.config import BatchSamplingConfig, Config, CounterfactualConfig, MarketConfig, OffPolicyConfig
 from eigen_core.config.learning import batch_setting
 from eigen_core.machine.performance import columns_at_once
 from eigen_core.market import build_panel
 from eigen_core.market.build import TrainingDays
 from eigen_core.market.features import feature_functions, feature_names
 from eigen_core.market.panel import Panel, Splits, panel_of_prices
-from eigen_core.networks.actions import AssetActions
+from eigen_core.networks.actions import AssetActions, LinearStart
 from eigen_core.networks.agent import AgentNetwork, MarketEmbedding
 from eigen_core.networks.encoders import FirstDay, encoder_class
 from eigen_core.networks.layout import FEWEST_ROWS, Parameters, padded_outputs
@@ -106,7 +106,15 @@ def random_panel(market: MarketConfig, size: PanelDimensions) -> Panel:
 class PanelTask(Task[MarketObservation, MarketEncoding]):
     """The part of `Task` that all tasks on a panel share; `actions` describes an agent's action for each asset."""
 
-    def __init__(self, config: Config, panel: Panel, device: torch.device, heads: Heads, actions: AssetActions) -> None:
+    def __init__(
+        self,
+        config: Config,
+        panel: Panel,
+        device: torch.device,
+        heads: Heads,
+        actions: AssetActions,
+        start: LinearStart | None = None,
+    ) -> None:
         require_scale(config, panel.days, self.steps(config))
         if encoder_class(config.network).block_bound and heads.whole_episodes:
             raise InputError(
@@ -114,7 +122,7 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
                 f"{config.network.encoder} cannot encode in one batch: use network.encoder filter_bank."
             )
         self.panel = panel
-        self.network = AgentNetwork(panel, config, device, heads, actions)
+        self.network = AgentNetwork(panel, config, device, heads, actions, start)
         self.critic_layout = self.network.critic_layout
         self.actor_layout = self.network.actor_layout
         self.box = self.network.box
@@ -312,6 +320,11 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
         }
 
 
+def held_out_from(days: int) -> int:
+    """Return the first of the last fifth of training days, which decides the gate of counterfactual learning."""
+    return days * 4 // 5
+
+
 def require_scale(config: Config, days: int, steps: int) -> None:
     """Raise InputError if replay, batches or blocks do not suit a panel of `days` and episodes of `steps` days."""
     config.require_days(days)
@@ -324,6 +337,13 @@ def require_scale(config: Config, days: int, steps: int) -> None:
         raise InputError(
             f"learner.batch_size {learner.batch_size} needs as many different training days, but there are "
             f"{train_days - config.market.window:,} after the first window (market.window): lower learner.batch_size."
+        )
+    held = config.trading.holding_days
+    learned = held_out_from(max(train_days - config.market.window + 1 - held, 0)) - held
+    if isinstance(learner, CounterfactualConfig) and learner.linear_scales and learner.batch_size > learned:
+        raise InputError(
+            f"learner.batch_size {learner.batch_size} needs as many different training days, and of those that "
+            f"learner.linear_scales does not hold out there are {max(learned, 0):,}: lower learner.batch_size."
         )
     steps = learner.n_step if isinstance(learner, OffPolicyConfig) else 1
     if encoder_class(config.network).block_bound and 0 < learner.block_days < learner.batch_size + steps:

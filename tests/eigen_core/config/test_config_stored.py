@@ -113,6 +113,7 @@ def test_a_run_of_version_10_keeps_the_settings_that_its_learner_read(algorithm:
     stored = {**flat("learner"), "algorithm": algorithm, "policy_delay": None}
     learner = opened(10, learner=stored).learner.model_dump()
     assert learner.pop("policy_delay", None) == {"ddpg": 1, "td3": 2}.get(algorithm)
+    assert learner.pop("linear_scales", ()) == ()
     assert learner == {name: stored[name] for name in learner}
     given = opened(10, learner={**stored, "policy_delay": 5}).learner.model_dump()
     assert given.get("policy_delay") == (5 if algorithm in ("ddpg", "td3") else None)
@@ -138,6 +139,7 @@ def test_an_unknown_setting_of_a_learner_is_refused() -> None:
 def test_a_run_of_version_12_keeps_the_settings_that_its_method_read(method: str) -> None:
     stored = {**flat("evolution"), "method": method, "enabled": True}
     evolution = opened(12, evolution=stored).evolution.model_dump()
+    assert evolution.pop("evolves", "weights") == "weights"
     assert evolution == {name: stored[name] for name in evolution}
     gradients_only = opened(12, evolution={**stored, "enabled": False}).evolution
     assert isinstance(gradients_only, GeneticConfig)

@@ -54,6 +54,10 @@ KINDS: dict[str, dict[str, Any]] = {
     "gym, discrete": {**UNEVEN, "task": "gym:uneven_environment:DiscreteEnvironment", "learner": {"algorithm": "ppo"}},
     "gym, not normalised": merge(UNEVEN, {"environment": RAW}),
     "gym, ppo, not normalised": merge(UNEVEN, {"environment": RAW, "learner": {"algorithm": "ppo"}}),
+    "linear part": {
+        "learner": {"algorithm": "counterfactual", "linear_scales": [1, 3], "batch_size": 4},
+        "evolution": {"evolves": "genes"},
+    },
     "random actions at first": {"exploration": {"random_steps": 300}},
     "actions in half precision": {"replay": {"actions": "float16"}},
 }

@@ -17,7 +17,6 @@ from eigen_core.learning.base_learners import BatchPlan
 from eigen_core.learning.counterfactual import CounterfactualLearner
 from eigen_core.learning.direct import DirectLearner
 from eigen_core.learning.interface import learner_settings
-from eigen_core.networks.actions import RESERVE_VALUES
 from eigen_core.networks.population import initial_weights
 from eigen_core.planning.sizes import Sizes
 from eigen_core.task import open_data
@@ -111,7 +110,7 @@ def test_a_step_equals_a_plain_one(encoder: str) -> None:
     plan = state.learner.plan(state.replay, state.population.size, 1)
     assert isinstance(plan, BatchPlan)
     curves = state.learner.learn(state.population, plan, state.replay, lambda: None).curves
-    critic, stepped = task.critic_layout.size, before.weights.shape[1] - RESERVE_VALUES
+    critic, stepped = task.critic_layout.size, task.critic_layout.size + task.actor_layout.learned
     for agent in range(before.size):
         row = before.weights[agent : agent + 1, :stepped].clone().requires_grad_()
         optimizer = torch.optim.AdamW([row], lr=config.learner.critic_learning_rate, weight_decay=0.2)

@@ -20,7 +20,6 @@ from eigen_core.learning.fitness import Champion
 from eigen_core.learning.genetic import ErlMethod
 from eigen_core.learning.pbt import GENES, PbtMethod, perturbed
 from eigen_core.learning.population_method import GenerationResult, MethodState, NextPopulation
-from eigen_core.networks.actions import RESERVE_VALUES
 from eigen_core.networks.population import Population
 from eigen_core.reporting.tables import population_table
 
@@ -109,7 +108,7 @@ def test_each_agent_learns_by_its_own_genes(algorithm: str) -> None:
     state = small_state(learner={"algorithm": algorithm}, evolution={"method": "pbt", "sync_generations": 100})
     for name in ("actor_learning_rate", "critic_learning_rate"):
         state.population.genes[name][2] = 0.0
-    stepped = slice(0, -RESERVE_VALUES if algorithm == "counterfactual" else None)
+    stepped = slice(0, state.task.critic_layout.size + state.task.actor_layout.learned)
     before = state.population.weights[:, stepped].clone()
     advance(state, 1)
     moved = (state.population.weights[:, stepped] != before).any(1)

@@ -123,7 +123,7 @@ def test_the_champion_stands_beside_agents_with_random_weights() -> None:
     played = HoldoutResult(generation=6, slices=(1, 2), champion_statistics=(("trades", 3.0),), **rewards)
     sentence = holdout_sentence(played)
     assert "the champion earns 15.25 (trades 3)" in sentence
-    assert "2 agents with random weights earn 15.50 on average, from 1.00 to 30.00" in sentence
+    assert "2 untrained agents earn 15.50 on average, from 1.00 to 30.00" in sentence
 
 
 def test_the_frame_has_a_row_a_generation_and_the_same_flat_columns_whatever_is_known() -> None:

@@ -1,0 +1,146 @@
+"""The linear part of counterfactual learning: where it begins, and how much of the network is added to it."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from science_cases import random_panel, small_config
+from training_cases import advance, market_of
+
+from benchmarks.synthetic import leaking_market
+from eigen_core.common.errors import InputError
+from eigen_core.config import Config, merge
+from eigen_core.generation import TrainingState, start_training
+from eigen_core.judging.backtest import backtest_class
+from eigen_core.learning.base_learners import BatchPlan
+from eigen_core.market import Panel
+from eigen_core.networks.actions import ExpectedOutcomes
+from eigen_core.task.market import OutcomeTable
+from eigen_core.trading.ridge import fit_ridge
+
+LEARNER: dict[str, Any] = {
+    "algorithm": "counterfactual", "linear_scales": [1, 5], "target_bins": 3, "batch_size": 8, "reward_scale": 0.1,
+    "reward_clip": 0.4, "critic_learning_rate": 1e-2,
+}  # fmt: skip
+
+
+def begun(days: int = 260, **sections: Any) -> TrainingState:
+    config = small_config(**merge({"learner": LEARNER}, sections))
+    return start_training(config, random_panel(config, days))
+
+
+def predicted(state: TrainingState, agent: int, moment: int) -> tuple[ExpectedOutcomes, np.ndarray]:
+    """Return an agent's predictions at a moment, and the scaled rewards, NaN where unknown: `[assets, targets]`."""
+    task, row = market_of(state), state.population.weights[agent : agent + 1]
+    critic, actor = torch.split(row, [task.critic_layout.size, task.actor_layout.size], dim=1)
+    observed, outcomes = task.outcomes(torch.tensor([[moment]]), 0)
+    encoding = task.encode(task.critic_layout.views(critic), observed)
+    expected = task.expected_outcomes(task.actor_layout.views(actor), encoding)
+    rewards = (outcomes.rewards * 0.1).clamp(-0.4, 0.4).masked_fill(~outcomes.known[..., None], torch.nan)
+    return expected, rewards[0, 0].double().numpy()
+
+
+def moments_held_out(state: TrainingState) -> list[int]:
+    return [int(moment) for batch, _ in market_of(state).held_out(8) for moment in batch]
+
+
+def test_agents_begin_with_the_ridge_regression_alone() -> None:
+    state = begun()
+    task, config = market_of(state), state.config
+    targets = torch.linspace(config.trading.min_target, config.trading.max_target, 3, dtype=torch.float64)
+    days = range(task.training_starts.start, task.panel.splits.train.stop)
+    table = OutcomeTable.of(task.prices, config.trading, days, targets)
+    features = task.panel.features[:, : task.panel.assets]
+    days_before = np.concatenate([np.zeros((4, *features.shape[1:]), features.dtype), features])
+    averages = np.stack([days_before[day : day + 5].mean(axis=0) for day in range(len(features))])
+    root = [np.sqrt(np.square(part[task.panel.splits.train]).mean()) for part in (features, averages)]
+    short, long = features / root[0], np.concatenate([features / root[0], averages / root[1]], axis=2)
+    panels = [replace(task.panel, features=inputs) for inputs in (short, long)]
+    panel = min(panels, key=lambda panel: fit_ridge(panel, config).error)
+    scores = fit_ridge(panel, config).of(panel)[table.days.start : table.days.stop]
+    rewards = (table.rewards.double().numpy() * 0.1).clip(-0.4, 0.4)
+    known = ~np.isnan(rewards[..., 0])
+    above, below = np.zeros(3), 0.0
+    for day in range(len(scores)):
+        rank = scores[day, known[day]] - scores[day, known[day]].mean()
+        gain = rewards[day, known[day]] - rewards[day, known[day]].mean(axis=0)
+        above, below = above + rank @ gain, below + rank @ rank
+    expected, _ = predicted(state, 2, 7)
+    means = rewards[known].mean(axis=0)
+    wanted = scores[7][:, None] * (above / below) + means
+    np.testing.assert_allclose(expected.rewards[0, 0], wanted, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(expected.shares[0, 0, 0], table.shares.double().numpy()[known].mean(axis=0), rtol=1e-4)
+
+
+def test_the_gate_is_the_shrunk_slope_on_days_from_which_the_network_has_not_learned() -> None:
+    state = begun()
+    task, learner = market_of(state), state.learner
+    plan = learner.plan(state.replay, state.population.size, 1)
+    assert isinstance(plan, BatchPlan)
+    held_out = moments_held_out(state)
+    assert held_out == list(range(held_out[0], held_out[0] + len(held_out)))
+    assert int(plan.slots.max()) + state.config.trading.holding_days < held_out[0]
+    group = learner.learn(state.population, plan, state.replay, lambda: None).group
+    gates = task.actor_layout.views(group.weights[:, task.critic_layout.size :])["actor.gate"][:, 0]
+    for agent in range(group.size):
+        product = squares = errors = count = 0.0
+        for moment in held_out:
+            expected, rewards = predicted(state, agent, moment)
+            assert expected.linear is not None
+            output, error = expected.learned[0, 0].double().numpy(), rewards - expected.linear[0, 0].double().numpy()
+            known = ~np.isnan(rewards[:, 0])
+            output, error = (values[known] - values[known].mean(axis=0) for values in (output, error))
+            product, squares = product + (output * error).sum(), squares + (output**2).sum()
+            errors, count = errors + (error**2).sum(), count + error.size
+        slope, repeated = product / squares, state.config.trading.holding_days * 3
+        wanted = slope - repeated * errors / count / squares / slope if slope > 0.0 else 0.0
+        assert float(gates[agent]) == pytest.approx(min(max(wanted, 0.0), 1.0), rel=1e-3, abs=1e-5)
+
+
+def market_for_networks(config: Config) -> Panel:
+    """Return a market whose leak of the coming return is seen times the sign that a second feature has."""
+    panel = leaking_market(config, 1_500, 20, 1)
+    sign = np.sign(np.random.default_rng(1).standard_normal(panel.features.shape[:2])).astype(np.float32)
+    leak, other = panel.feature_names.index("leak"), 1 - panel.feature_names.index("leak")
+    features = panel.features.copy()
+    features[..., leak] *= sign
+    features[..., other] = sign
+    return replace(panel, features=features)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("known", [True, False])
+def test_the_gate_opens_to_a_network_that_knows_more_and_stays_shut_to_noise(known: bool) -> None:
+    config = Config(
+        preset="counterfactual",
+        device="cpu",
+        market={"window": 2},
+        network={"scales": [1]},
+        population={"size": 4},
+        learner={"linear_scales": [1], "critic_learning_rate": 3e-3},
+        evolution={"enabled": False},
+    )
+    panel = market_for_networks(config)
+    if not known:
+        noise = np.random.default_rng(2).standard_normal(panel.features.shape)
+        panel = replace(panel, features=noise.astype(np.float32))
+    state = advance(start_training(config, panel), 3)
+    gates = [record.learning["gate"] for record in state.history if record.learning is not None]
+    assert gates[0] == 0.0
+    assert gates[-1] > 0.9 if known else gates[-1] < 0.2
+
+
+def test_too_few_days_beside_those_held_out_are_refused() -> None:
+    with pytest.raises(InputError, match=r"batch_size 170 needs as many .* learner\.linear_scales does not hold out"):
+        begun(260, learner={"batch_size": 170})
+
+
+def test_a_backtest_knows_with_which_agents_the_run_began() -> None:
+    """Their linear part is a regression on the training days, not stored weights."""
+    state = begun()
+    backtest = backtest_class(state.config)(state.config, market_of(state).panel, state.device)
+    played = backtest.play(state.initial_weights(), range(236, 255), "initial", draws=20)
+    np.testing.assert_allclose(played.baselines["initial_population"].equity, played.curve.equity, rtol=1e-12)
+    assert float(np.ptp(played.curve.equity)) > 0.0
