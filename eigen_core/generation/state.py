@@ -34,6 +34,7 @@ from eigen_core.learning import method_class
 from eigen_core.learning.fitness import Champion
 from eigen_core.learning.population_method import MethodState
 from eigen_core.machine.reproducibility import arithmetic_of, warn_if_hardware_differs, warn_if_not_reproducible
+from eigen_core.networks.layout import genes_of
 from eigen_core.networks.population import Population, initial_weights
 from eigen_core.task.replay import Replay
 
@@ -93,7 +94,8 @@ class TrainingState:
         self.executor: Executor = computer
         self.group_size, self.playing_size = computer.group_size, computer.playing_size
         warn_if_not_reproducible(self.device, config.instructions)
-        method = method_class(config.evolution)(config, self.task.critic_layout.size, self.learner.new_agents)
+        layouts = (self.task.critic_layout, self.task.actor_layout)
+        method = method_class(config.evolution)(config, layouts[0].size, self.learner.new_agents, genes_of(layouts))
         self.method = method
         self.generation = 0
         self.population, self.method_state = method.begin(self.initial_weights())

@@ -35,6 +35,7 @@ from eigen_core.learning.population_method import (
     method_settings,
 )
 from eigen_core.machine.gpu import on_device
+from eigen_core.networks.layout import Gene
 from eigen_core.networks.population import Population
 
 _MEAN = 0
@@ -53,7 +54,7 @@ class CemMethod(PopulationMethod):
     Agent 0 is the mean. Agents that learned in the generation before come next, then new ones, of which the last learn.
     """
 
-    def __init__(self, config: Config, critic: int, new_agents: NewAgents) -> None:
+    def __init__(self, config: Config, critic: int, new_agents: NewAgents, genes: Sequence[Gene] = ()) -> None:  # noqa: ARG002
         self._config = config
         self._evolution = method_settings(config, CemConfig)
         self._new_agents = new_agents

@@ -25,6 +25,7 @@ from eigen_core.learning.population_method import (
     method_settings,
 )
 from eigen_core.machine.gpu import on_device
+from eigen_core.networks.layout import Gene
 from eigen_core.networks.population import Population
 
 
@@ -74,9 +75,10 @@ class GeneticMethod(PopulationMethod):
     If `evolution.enabled` is false, nothing is bred: the next generation has the same agents.
     """
 
-    def __init__(self, config: Config, critic: int, new_agents: NewAgents) -> None:  # noqa: ARG002
+    def __init__(self, config: Config, critic: int, new_agents: NewAgents, genes: Sequence[Gene] = ()) -> None:  # noqa: ARG002
         self._config = config
         self._evolution = method_settings(config, BreedingConfig)
+        self._genes = genes if self._evolution.evolves == "genes" else ()
         self._new_agents = new_agents
         self._evolving = slice(0, config.population.size)
 
@@ -105,8 +107,9 @@ class GeneticMethod(PopulationMethod):
     def breed(self, result: GenerationResult) -> NextPopulation:
         """Breed from all agents: the next generation has elites by falling fitness, then offspring, then mutants.
 
-        Elites keep their learning state; all others start with a fresh one. Parents win tournaments over the whole
-        population. Offspring blend two parents, alpha w1 + (1 - alpha) w2, with alpha from `blend_low` to `blend_high`.
+        Elites keep their learning state; all others start with a fresh one, unless they have a parent's weights and
+        other genes (`evolution.evolves`). Parents win tournaments over the whole population. Offspring blend two
+        parents, alpha w1 + (1 - alpha) w2, with alpha from `blend_low` to `blend_high`.
         With `evolution.reinject_champion` the weights of `Champion` replace the weakest elite, unless this generation
         found the champion and it is one of the elites.
         """
@@ -132,29 +135,44 @@ class GeneticMethod(PopulationMethod):
         elites = ranking[: max(1, round(size * config.elite_share))]
         first_mutant = len(elites) + min(round(size * config.offspring_share), size - len(elites))
         lineages = [Lineage(agent=index, origin="elite", parents=(agent,)) for index, agent in enumerate(elites)]
-        weights, kept = old[ranking], list(elites)
-        changes = np.empty((size - first_mutant, weights.shape[1]), dtype=np.float32)
+        weights, kept = old[ranking], dict(enumerate(elites))
+        columns = [gene.column for gene in self._genes] or slice(None)
+        changes = np.empty((size - first_mutant, len(self._genes) or weights.shape[1]), dtype=np.float32)
         if config.reinject_champion and not (champion.generation == result.generation and champion.agent in elites):
             weights[len(elites) - 1] = champion.weights
             lineages[-1] = Lineage(agent=len(elites) - 1, origin="champion", parents=(champion.agent,))
-            kept.pop()
+            kept.pop(len(elites) - 1)
         for index in range(len(elites), size):
             first = win_tournament()
+            weights[index] = old[first]
+            if self._genes:
+                kept[index] = first
             if index < first_mutant:
                 second = win_tournament()
                 blend = float(generator.uniform(config.blend_low, config.blend_high))
-                weights[index] = old[first] * blend + old[second] * (1.0 - blend)
+                weights[index, columns] = old[first, columns] * blend + old[second, columns] * (1.0 - blend)
                 lineages.append(Lineage(agent=index, origin="offspring", parents=(first, second), blend=blend))
             else:
-                weights[index] = old[first]
-                changed = generator.random(weights.shape[1]) < mutation.rate
-                changes[index - first_mutant] = generator.standard_normal(weights.shape[1]) * mutation.std * changed
+                changed = True if self._genes else generator.random(changes.shape[1]) < mutation.rate
+                changes[index - first_mutant] = generator.standard_normal(changes.shape[1]) * mutation.std * changed
                 lineages.append(Lineage(agent=index, origin="mutant", parents=(first,)))
-        weights[first_mutant:] += on_device(changes, weights.device)
+        self._mutate(weights[first_mutant:], on_device(changes, weights.device))
         population = self._new_agents(weights)
         for name, tensor in population.state.items():
-            tensor[: len(kept)] = result.population.state[name][kept]
-        return population, lineages
+            tensor[list(kept)] = result.population.state[name][list(kept.values())]
+        return population, [self._with_genes(lineage, weights) for lineage in lineages] if self._genes else lineages
+
+    def _mutate(self, mutants: Tensor, changes: Tensor) -> None:
+        """Add the changes to the mutants' rows of weights, in place; those of genes are shares of their ranges."""
+        if not self._genes:
+            mutants += changes
+            return
+        for gene, change in zip(self._genes, changes.unbind(1), strict=True):
+            mutants[:, gene.column].add_(change * (gene.high - gene.low)).clamp_(gene.low, gene.high)
+
+    def _with_genes(self, lineage: Lineage, weights: Tensor) -> Lineage:
+        genes = {gene.name: float(weights[lineage.agent, gene.column]) for gene in self._genes}
+        return replace(lineage, genes=genes)
 
 
 class ErlMethod(GeneticMethod):
@@ -166,8 +184,8 @@ class ErlMethod(GeneticMethod):
     depend on the size of the weight.
     """
 
-    def __init__(self, config: Config, critic: int, new_agents: NewAgents) -> None:
-        super().__init__(config, critic, new_agents)
+    def __init__(self, config: Config, critic: int, new_agents: NewAgents, genes: Sequence[Gene] = ()) -> None:
+        super().__init__(config, critic, new_agents, genes)
         self._evolving = slice(0, self.learning(config).start)
         self._sync_generations = method_settings(config, ErlConfig).sync_generations
 

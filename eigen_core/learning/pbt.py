@@ -6,7 +6,7 @@ weights before a generation's learning; copies get the weights after it.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from eigen_core.learning.population_method import (
     PopulationMethod,
     method_settings,
 )
+from eigen_core.networks.layout import Gene
 from eigen_core.networks.population import Population
 
 GENES = ("actor_learning_rate", "critic_learning_rate", "gamma", "reward_scale", NOISE_FACTOR)
@@ -44,7 +45,7 @@ def _genes(population: Population) -> dict[str, list[float]]:
 class PbtMethod(PopulationMethod):
     """Implements `PopulationMethod`. Genes (see `GENES`) are tensors of `Population.state`, float32 `[agents]` each."""
 
-    def __init__(self, config: Config, critic: int, new_agents: NewAgents) -> None:  # noqa: ARG002
+    def __init__(self, config: Config, critic: int, new_agents: NewAgents, genes: Sequence[Gene] = ()) -> None:  # noqa: ARG002
         self._config = config
         self._evolution = method_settings(config, PbtConfig)
         self._new_agents = new_agents

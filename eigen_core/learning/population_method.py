@@ -11,6 +11,7 @@ from torch import Tensor
 from eigen_core.common.records import GenerationRecord, Lineage
 from eigen_core.config import Config, EvolutionConfig
 from eigen_core.learning.fitness import Champion
+from eigen_core.networks.layout import Gene
 from eigen_core.networks.population import Population
 
 Number = float | int | None
@@ -81,9 +82,10 @@ class PopulationMethod(Protocol):
     """Decides which agents the next generation has, which of them learn, and which state they inherit.
 
     `critic` is the number of critic weights, which come first in an agent's row of weights; the rest are its actor's.
+    `genes` are those among these weights.
     """
 
-    def __init__(self, config: Config, critic: int, new_agents: NewAgents) -> None: ...
+    def __init__(self, config: Config, critic: int, new_agents: NewAgents, genes: Sequence[Gene] = ()) -> None: ...
 
     @staticmethod
     def learning(config: Config) -> slice:

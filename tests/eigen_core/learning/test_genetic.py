@@ -1,5 +1,6 @@
 """Breeding: who survives, who is parent, what a child is made of; mutation that grows while nothing improves."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import sqrt
 from typing import Any
@@ -17,6 +18,7 @@ from eigen_core.config import GeneticConfig
 from eigen_core.learning.fitness import Champion
 from eigen_core.learning.genetic import GeneticMethod, MutationState
 from eigen_core.learning.population_method import GenerationResult, MethodState
+from eigen_core.networks.layout import Gene
 from eigen_core.networks.population import Population
 
 STATE_FIELDS = ("first_moment", "second_moment", "critic_steps", "actor_steps")
@@ -50,12 +52,13 @@ def bred(
     champion: Champion | None = None,
     seed: int = 1,
     mutation: MutationState | None = None,
+    genes: Sequence[Gene] = (),
     **settings: Any,
 ) -> tuple[Population, tuple[Lineage, ...]]:
     config = small_config(seed=seed, evolution=settings)
     state = MethodState((mutation or MutationState.initial(GeneticConfig(**settings))).model_dump())
     ended = GenerationResult(GENERATION, population, fitness, True, champion or champion_of(population), state)
-    found = GeneticMethod(config, 2, new_agents).breed(ended)
+    found = GeneticMethod(config, 2, new_agents, genes).breed(ended)
     return found.population, found.lineages
 
 
@@ -231,3 +234,40 @@ def test_a_first_agent_that_does_nothing_makes_no_plateau_while_the_others_impro
         bred_now = method.breed(ended)
         population, state = bred_now.population, bred_now.state
     assert (bred_now.statistics["mutation_rate"] != begun) == grows
+
+
+GENES = (Gene("selectivity", 10, -1.0, 3.0), Gene("size", 4, 0.0, 1.0))
+COLUMNS = [gene.column for gene in GENES]
+
+
+@pytest.mark.parametrize("reinject", [True, False])
+def test_genes_are_bred_and_everything_else_is_inherited_whole(reinject: bool) -> None:
+    old: Population = agents_that_have_learned(12)
+    shares: dict[str, Any] = {"elite_share": 0.25, "offspring_share": 0.25}
+    fitness = np.arange(12.0)
+    population, lineages = bred(old, fitness, genes=GENES, evolves="genes", reinject_champion=reinject, **shares)
+    others = [column for column in range(old.weights.shape[1]) if column not in COLUMNS]
+    moved = []
+    for lineage in lineages:
+        row, first = population.weights[lineage.agent], lineage.parents[0]
+        if lineage.origin == "champion":
+            assert bool((row == 5.0).all())
+            continue
+        assert torch.equal(row[others], old.weights[first, others])
+        for name, tensor in population.state.items():
+            assert torch.equal(tensor[lineage.agent], old.state[name][first])
+        assert lineage.genes == {gene.name: float(row[gene.column]) for gene in GENES}
+        if lineage.origin == "offspring":
+            low, high = torch.stack([old.weights[parent, COLUMNS] for parent in lineage.parents]).aminmax(dim=0)
+            assert bool(((low - 1e-6 <= row[COLUMNS]) & (row[COLUMNS] <= high + 1e-6)).all())
+        if lineage.origin == "mutant":
+            assert all(gene.low <= float(row[gene.column]) <= gene.high for gene in GENES)
+            moved += (row[COLUMNS] != old.weights[first, COLUMNS]).tolist()
+    assert len(moved) == 12
+    assert all(moved)
+
+
+def test_agents_without_genes_evolve_their_weights() -> None:
+    old = agents_that_have_learned(12)
+    found, of_weights = (bred(old, np.arange(12.0), evolves=evolves)[0] for evolves in ("genes", "weights"))
+    assert torch.equal(found.weights, of_weights.weights)
