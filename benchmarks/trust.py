@@ -15,8 +15,8 @@ from benchmarks.results import Section, publish
 from eigen_core.common.progress import progress_to
 from eigen_core.common.text import percent
 from eigen_core.config.loading import load_config
+from eigen_core.judging.significance import POWER, SIGNIFICANCE
 from eigen_core.judging.trust import TRIAL_PRESET, Trust, TrustTrials, with_trial_settings
-from eigen_core.judging.verdicts import POWER, SIGNIFICANCE
 from eigen_core.reporting.style import BLUE, BROWN, MUTED, VERMILLION, figure_file
 from flows.cli.console import display_on
 from flows.cli.judging import COLUMNS, rows_of, show_trial

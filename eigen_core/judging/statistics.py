@@ -9,12 +9,11 @@ from scipy.stats import trim_mean
 from skfolio.measures import expected_max_sharpe_ratio, probabilistic_sharpe_ratio
 
 from eigen_core.common.randomness import keyed_generator
+from eigen_core.judging.significance import FEWEST_DAYS
 
 Values = NDArray[np.float64]
 
 CONFIDENCE = 0.95
-FEWEST_DAYS = 10
-"""With fewer days of returns, statistics of the daily returns are undefined, and so is the verdict."""
 _DRAWS = 2_000
 # Returns that differ by rounding alone have no volatility.
 _ROUNDING = 1e-12

@@ -26,8 +26,9 @@ from eigen_core.config.stored import config_from_stored, stored_values
 from eigen_core.generation import evaluate, evolve, start_training, train
 from eigen_core.generation.state import resolve_device
 from eigen_core.judging.backtest import backtest_class
+from eigen_core.judging.significance import POWER, SIGNIFICANCE
 from eigen_core.judging.statistics import CONFIDENCE
-from eigen_core.judging.verdicts import POWER, SIGNIFICANCE, Claim, verdict_on
+from eigen_core.judging.verdicts import Claim, verdict_on
 from eigen_core.machine.performance import computing_threads
 from eigen_core.market import Panel
 from eigen_core.market.build import panel_of_clean_prices, read_prices

@@ -5,22 +5,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy.special import nctdtrinc
 from scipy.stats import t as student_t
 
 from eigen_core.common.records import Excess
 from eigen_core.common.text import change, count, percent, ratio
 from eigen_core.config import Config
 from eigen_core.judging.backtest import DRAWS, SpanResult
-from eigen_core.judging.statistics import FEWEST_DAYS, Values, corrected, deflated_sharpe, sharpe_interval, superiority
+from eigen_core.judging.significance import FEWEST_DAYS, SIGNIFICANCE, detectable_ratio, significance_of_each
+from eigen_core.judging.statistics import Values, corrected, deflated_sharpe, sharpe_interval, superiority
 from eigen_core.trading.equity import daily_rates
 
 Claim = Literal["skill", "none", "undecided"]
 
-SIGNIFICANCE = 0.05
-"""Greatest probability with which skill may be claimed for agents that have none."""
-POWER = 0.8
-"""An edge (true excess) counts as one that could have been shown if skill is claimed with at least this probability."""
 BASKET = 0.9
 """An agent counts as the basket of all assets if its daily returns correlate with those of equal weights by at least
 this, or if at least this share of its portfolio has equal weights."""
@@ -71,7 +67,7 @@ def draws_for(looks: int, agents: int = 1) -> int:
     so of several agents, each with its own account, it is at most `MOST_DRAWS` / `agents`.
     """
     # With the fewest, not one trader may earn as much as the agents; with twice as many, one may.
-    fewest, most = int(1.0 / _significance_of_each(looks)), MOST_DRAWS // agents
+    fewest, most = int(1.0 / significance_of_each(looks)), MOST_DRAWS // agents
     return DRAWS if fewest > most else max(DRAWS, min(2 * fewest, most))
 
 
@@ -135,19 +131,12 @@ def judge_of(played: SpanResult, config: Config) -> Callable[[int, Sequence[floa
     return verdict
 
 
-def _significance_of_each(looks: int) -> float:
-    """Return the significance of one result, so that luck gives any of `looks` with probability `SIGNIFICANCE`."""
-    return float(1.0 - (1.0 - SIGNIFICANCE) ** (1.0 / max(looks, 1)))
-
-
 def _excess(excess: Excess | None, looks: int) -> tuple[float | None, float | None]:
     """Return an excess's one-sided p-value, corrected, and the true excess that is claimed with probability `POWER`."""
     if excess is None or excess.standard_error == 0.0:
         return None, None
     error, freedom = excess.student
-    critical = student_t.isf(_significance_of_each(looks), freedom)
-    # With an edge, the ratio of mean and error has a noncentral t distribution.
-    smallest = float(nctdtrinc(freedom, 1.0 - POWER, critical)) * error
+    smallest = detectable_ratio(freedom, looks) * error
     return corrected(float(student_t.sf(excess.mean / error, freedom)), looks), smallest
 
 

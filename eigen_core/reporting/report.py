@@ -23,7 +23,7 @@ from eigen_core.config.machine_settings import MACHINE_SETTINGS
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.judging.backtest import SpanResult
 from eigen_core.judging.run_backtests import Backtest, backtest
-from eigen_core.judging.statistics import FEWEST_DAYS
+from eigen_core.judging.significance import FEWEST_DAYS
 from eigen_core.judging.verdicts import Verdict
 from eigen_core.judging.walk_forward import Fold, WalkResult, is_walk, load_walk, play_walk, walks_in
 from eigen_core.market import build_panel

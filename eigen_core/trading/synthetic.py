@@ -140,8 +140,8 @@ def planted_signal(panel: Panel, trading: TradingConfig, strength: float, seed: 
     require_choice(panel.assets)
     returns = coming_returns(panel, trading)
     days, assets = returns.shape
-    noise = _over_assets(persistent_noise(seed, days, assets, trading.holding_days))
-    signal: Values = strength * _over_assets(returns) + np.sqrt(1.0 - strength**2) * noise
+    noise = normalised_over_assets(persistent_noise(seed, days, assets, trading.holding_days))
+    signal: Values = strength * normalised_over_assets(returns) + np.sqrt(1.0 - strength**2) * noise
     return signal
 
 
@@ -176,7 +176,7 @@ def coming_returns(panel: Panel, trading: TradingConfig) -> Values:
     return returns
 
 
-def _over_assets(values: Values) -> Values:
+def normalised_over_assets(values: Values) -> Values:
     """Normalise the values of each day over the assets to mean 0 and variance 1; 0 for NaN, or if all are equal."""
     known = ~np.isnan(values)
     count = np.maximum(known.sum(axis=1, keepdims=True), 1)

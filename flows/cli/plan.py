@@ -29,6 +29,7 @@ from flows.server.prefect_settings import prepare_environment
 
 if TYPE_CHECKING:
     from eigen_core.config import Config
+    from eigen_core.judging.smallest_edges import EdgesHeld
     from eigen_core.planning.probe import ProbeFailure, ProbeResult, Shape
     from eigen_core.planning.run_plan import RunPlan
     from eigen_core.planning.sizes import DiskPlan
@@ -53,12 +54,13 @@ def plan(
     assets: Annotated[int | None, number("Columns that agents can trade.", most=LARGEST, shown="all")] = None,
     as_json: Json = False,
 ) -> None:
-    """Show memory, disk, uploads and time of a run without training it; exit code 3 if it does not fit."""
+    """Show memory, disk, time of a run and edges that it could show, without training it; exit code 3: does not fit."""
     prepare_environment()
     config = options.config()
     shape = _shape_of(days, columns, assets, config.market.data)
     require_addresses()
     with progress_shown() as display:
+        from eigen_core.judging.smallest_edges import smallest_edges
         from eigen_core.planning.run_plan import plan_run, require_run_folder
         from eigen_core.task import open_data, task_class
 
@@ -66,7 +68,8 @@ def plan(
         data = open_data(config) if shape is None else task_class(config).data_of_shape(config, *shape)
         display.waiting_for("timing a part of a generation")
         run_plan = plan_run(config, data, shape=shape)
-    print_result(as_json, plan_document, _print_whole_plan, config, run_plan)
+        edges = smallest_edges(config, data.content) if shape is None and config.task == "market" else ([], "")
+    print_result(as_json, plan_document, _print_whole_plan, config, run_plan, edges)
     if not run_plan.fits:
         raise typer.Exit(EXIT_MEMORY)
 
@@ -83,9 +86,20 @@ def _shape_of(days: int | None, columns: int | None, assets: int | None, data: s
     return days, columns, columns if assets is None else assets
 
 
-def _print_whole_plan(console: Console, config: "Config", run_plan: "RunPlan") -> None:
+def _print_whole_plan(
+    console: Console, config: "Config", run_plan: "RunPlan", edges: "tuple[list[EdgesHeld], str]"
+) -> None:
     print_plan(console, config, run_plan)
     _print_time(console, run_plan.measured, config.generations)
+    rows, sentence = edges
+    if rows:
+        print_line(console, "Smallest information coefficients (IC) that the holdout shows, and that pay their costs:")
+        table = PlainTable("days held", "trades", "IC shown", "IC that pays")
+        for row in rows:
+            table.add_row(f"{row.holding_days}", f"{row.trades:,}", f"{row.shown:.3f}", f"{row.pays:.3f}")
+        table.print(console)
+    if sentence:
+        print_line(console, sentence)
     print_line(console, run_plan.sentence())
 
 
@@ -155,7 +169,7 @@ def require_trainable(config: "Config", run: "Run") -> "tuple[Sequence[str], Run
     return data.lines, run_plan
 
 
-def plan_document(config: "Config", run_plan: "RunPlan") -> dict[str, Any]:
+def plan_document(config: "Config", run_plan: "RunPlan", edges: "tuple[list[EdgesHeld], str]") -> dict[str, Any]:
     names = ("where", "phase", "peak_bytes", "limit_bytes", "origin", "fits", "missing_bytes")
     highest = {where: getattr(run_plan.peaks[run_plan.peak_phase(where)], where) for where in ("host", "device")}
     device_limit = run_plan.device_limit
@@ -172,6 +186,7 @@ def plan_document(config: "Config", run_plan: "RunPlan") -> dict[str, Any]:
         },
         **attributes(run_plan, "parts", "disk", "measured"),
         "sentence": run_plan.sentence(),
+        "smallest_edges": dict(zip(("rows", "sentence"), edges, strict=True)),
         "limits": [attributes(limit, "bytes", "origin", "kind") for limit in run_plan.limits],
         "device_limit": None if device_limit is None else attributes(device_limit, "bytes", "origin"),
     }

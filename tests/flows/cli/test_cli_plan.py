@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("without_api")
 
 PLANNED_KEYS = {
     *("preset", "generations", "panel", "device", "peak_host_bytes", "peak_device_bytes", "fits", "verdicts"),
-    *("phases", "parts", "disk", "measured", "sentence", "limits", "device_limit"),
+    *("phases", "parts", "disk", "measured", "sentence", "limits", "device_limit", "smallest_edges"),
 }
 PART_KEYS = ["name", "host_bytes", "device_bytes", "phases", "device_holder"]
 TOO_LITTLE = ["--set", "memory.limit_gb=0.5"]
@@ -51,6 +51,11 @@ def test_the_json_has_these_keys_and_adds_up() -> None:
     assert planned["limits"][0] == {"bytes": 4_000_000_000, "origin": "memory.limit_gb", "kind": "run"}
     assert planned["fits"] is True
     assert set(planned["measured"]["seconds"]) == {"evaluate", "train", "evolve"}
+    # The bundled prices are closes: a purchase at the next close that is sold at the same one gains nothing.
+    edges = planned["smallest_edges"]
+    assert [row["holding_days"] for row in edges["rows"]] == [2, 5, 10, 20]
+    assert [row["pays"] < row["shown"] < 1.0 for row in edges["rows"]] == [True] * 4
+    assert "independent assets" in edges["sentence"]
 
 
 def test_it_plans_what_is_given_and_asks_no_store_elsewhere(folder: Path) -> None:
@@ -73,12 +78,13 @@ def test_what_does_not_fit_is_exit_code_3_with_what_would_make_it_fit(folder: Pa
 
 def test_the_time_of_a_generation_is_estimated_of_what_fits_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eigen_core.planning.run_plan.probe", _measured_here)
-    small = [*small_settings(), "--generations", "3"]
+    small = [*small_settings(market={"holdout_days": 250}), "--generations", "3"]
     assert sum(document("plan", *small, *ENOUGH)["measured"]["seconds"].values()) > 0
     assert document("plan", *small, *TOO_LITTLE, code=3)["measured"] is None
     shown = eigen("plan", *small, *ENOUGH, "--store", "gs://bucket-that-is-missing/prefix", code=0).stdout
     retention, limit = "the newest 3 and every 5th", "4.00 GB (memory.limit_gb)"
-    for said in ("\n replay ", "\n checkpoint ", retention, limit, " a generation "):
+    edges = ("\n days held ", "\nBreadth, independent assets (")
+    for said in ("\n replay ", "\n checkpoint ", retention, limit, " a generation ", *edges):
         assert said in shown
     assert shown.splitlines()[-1].startswith("The run fits: it needs ")
     assert "not estimated: the run does not fit" in eigen("plan", *small, *TOO_LITTLE).stdout
@@ -90,6 +96,7 @@ def test_a_shape_is_planned_without_data(folder: Path, monkeypatch: pytest.Monke
     planned = document("plan", "--preset", "eigen2", "--set", "network.encoder=filter_bank", *shape, *ENOUGH)
     assert planned["panel"] == {"days": 2_000, "columns": 60, "assets": 20, "features": 15}
     assert planned["measured"] is not None
+    assert planned["smallest_edges"] == {"rows": [], "sentence": ""}
     assert list(folder.iterdir()) == []
 
 
