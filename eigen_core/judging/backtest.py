@@ -23,6 +23,7 @@ from eigen_core.market.formats import weekdays_of
 from eigen_core.networks.actions import AssetActions, market_actions, portfolio_actions
 from eigen_core.networks.agent import AgentNetwork
 from eigen_core.networks.layout import ParameterLayout, Parameters
+from eigen_core.networks.policies import Heads
 from eigen_core.networks.population import agent_groups, initial_weights
 from eigen_core.task import task_class
 from eigen_core.task.portfolio import decide_scores
@@ -227,17 +228,19 @@ class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
         self._prices = Prices.of_panel(panel, device)
 
     @cached_property
+    def _heads(self) -> Heads:
+        return learner_class(self.config.learner).heads(self.config)
+
+    @cached_property
     def _network(self) -> AgentNetwork:
-        heads = learner_class(self.config.learner).heads(self.config)
-        return AgentNetwork(self.panel, self.config, self.device, heads, self._actions(self.config, self.device))
+        return AgentNetwork(self.panel, self.config, self.device, self._heads, self._actions(self.config, self.device))
 
     @cached_property
     def _initial_layouts(self) -> tuple[ParameterLayout, ParameterLayout]:
-        heads = learner_class(self.config.learner).heads(self.config)
-        if not heads.linear:
+        if not self._heads.linear:
             return self._network.layouts
         # The task knows where the linear part began: with a regression on the training days.
-        task = task_class(self.config)(self.config, self.panel, self.device, heads)
+        task = task_class(self.config)(self.config, self.panel, self.device, self._heads)
         return task.critic_layout, task.actor_layout
 
     @property

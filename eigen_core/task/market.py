@@ -157,6 +157,7 @@ class MarketTask(PanelTask):
     """Implements `Task` and `KnownOutcomes`: agents trade by the rules of `TradingEnvironment`."""
 
     def __init__(self, config: Config, panel: Panel, device: torch.device, heads: Heads) -> None:
+        # Before the outcomes of too few days are computed.
         require_scale(config, panel.days, self.steps(config))
         self.prices = Prices.of_panel(panel, device)
         self._outcomes: OutcomeTable | None = None
