@@ -38,7 +38,7 @@ def test_a_preset_alone_gives_its_values_over_the_defaults() -> None:
 
 @pytest.mark.parametrize("name", ["counterfactual", "ppo"])
 def test_a_preset_may_override_another(name: str) -> None:
-    values, base = flatten(preset_values(name)), flatten(preset_values("quickstart"))
+    values, base = flatten(preset_values(name)), flatten(preset_values("ddpg"))
     assert "extends" not in values
     assert {key for key in base if key in settings(name)} <= values.keys() <= settings(name, "genetic").keys()
     assert values["trading.holding_days"] == base["trading.holding_days"]
