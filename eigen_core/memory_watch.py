@@ -63,8 +63,9 @@ class MemoryWatch:
     def phases_of(self, generation: int) -> tuple[PhaseMemory, ...]:
         """Return the memory of each phase of a generation, in order; retries of a phase are combined with it."""
         attempts: dict[str, list[PhaseUsage]] = {}
-        for usage in self.guard.usage_of(generation):
-            attempts.setdefault(usage.phase, []).append(usage)
+        for usage in self.guard.phases:
+            if usage.generation == generation:
+                attempts.setdefault(usage.phase, []).append(usage)
         return tuple(
             PhaseMemory(
                 phase=phase,

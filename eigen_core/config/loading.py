@@ -69,7 +69,9 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
         if key in seen:
             raise InputError(f"{key} is given twice: give it once.")
         seen.add(key)
-        value = _parse_value(_setting_of(key), text)
+        if key not in settings():
+            raise InputError(_unknown(key))
+        value = _parse_value(settings()[key], text)
         *sections, name = key.split(".")
         inner = values
         for section in sections:
@@ -102,12 +104,6 @@ def differing_keys(one: Config, other: Config) -> tuple[str, ...]:
     """Return the dotted keys of settings that both configurations have, with different values, in `Config`'s order."""
     left, right = flatten(one.model_dump(mode="json")), flatten(other.model_dump(mode="json"))
     return tuple(key for key in settings() if key in left and key in right and left[key] != right[key])
-
-
-def _setting_of(key: str) -> Setting:
-    if key not in settings():
-        raise InputError(_unknown(key))
-    return settings()[key]
 
 
 def _unknown(key: str) -> str:

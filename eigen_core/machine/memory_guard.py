@@ -140,11 +140,8 @@ class MemoryGuard:
 
     @property
     def phases(self) -> tuple[PhaseUsage, ...]:
+        """Memory of the newest finished phases, in order, with each attempt of a phase."""
         return tuple(self._ended)
-
-    def usage_of(self, generation: int) -> tuple[PhaseUsage, ...]:
-        """Return the memory of the finished phases of a generation, in order, with each attempt of a phase."""
-        return tuple(phase for phase in self._ended if phase.generation == generation)
 
     def sample(self) -> Usage:
         """Read the memory, from any thread; above the soft line free caches, above the hard line let `check` abort."""

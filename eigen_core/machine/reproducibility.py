@@ -39,7 +39,8 @@ def arithmetic_of(device: torch.device) -> Arithmetic:
         major, minor = torch.cuda.get_device_capability(device)
         processor, instructions, blas = torch.cuda.get_device_name(device), f"{major}.{minor}", "cuBLAS"
     else:
-        processor, instructions, blas = _cpu_vendor(), torch.backends.cpu.get_cpu_capability(), _blas()
+        processor, instructions = _cpu_vendor(), torch.backends.cpu.get_cpu_capability()
+        blas = f"MKL {mkl_mode() or 'in an unknown mode'}" if _has_mkl() else "another library than MKL"
     return Arithmetic(processor=processor, instructions=instructions, blas=blas, torch=str(torch.__version__))
 
 
@@ -165,10 +166,6 @@ def _problem(device: torch.device, instructions: Instructions) -> str | None:
 
 def _has_mkl() -> bool:
     return bool(torch.backends.mkl.is_available())  # type: ignore[no-untyped-call] # torch has no annotation here
-
-
-def _blas() -> str:
-    return f"MKL {mkl_mode() or 'in an unknown mode'}" if _has_mkl() else "another library than MKL"
 
 
 def _cpu_vendor() -> str:

@@ -243,7 +243,8 @@ def plan_run(
     plan = RunPlan.of(data, sizes, None, available, own)
     if plan.fits_memory:
         found: ProbeResult | ProbeFailure | None = None if measured else cached_probe(config, data)
-        if found is None and (measured or not _is_roomy(plan)):
+        is_roomy = all(_TIMES_COUNTED * one.peak_bytes + _ROOM_BYTES <= one.limit_bytes for one in plan.memory_checks)
+        if found is None and (measured or not is_roomy):
             found = probe(config, shape, for_probe)
             if isinstance(found, ProbeResult):
                 cache_probe(config, data, found)
@@ -267,11 +268,6 @@ def _size_of(path: Path) -> int:
         return path.stat().st_size if path.is_file() else 0
     except OSError:
         return 0
-
-
-def _is_roomy(plan: RunPlan) -> bool:
-    """Whether the run fits with a generous reserve for the memory that cannot be counted."""
-    return all(_TIMES_COUNTED * check.peak_bytes + _ROOM_BYTES <= check.limit_bytes for check in plan.memory_checks)
 
 
 _OTHERS = "that other processes use now"

@@ -551,13 +551,9 @@ def _environment() -> Environment:
         loader=PackageLoader("eigen_core.reporting", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_keep_percent_signs,
+        # Keep a number and its percent sign on one line.
+        finalize=lambda value: value.replace(" %", "\N{NO-BREAK SPACE}%") if isinstance(value, str) else value,
     )
-
-
-def _keep_percent_signs(value: object) -> object:
-    """Keep a number and its percent sign on one line."""
-    return value.replace(" %", "\N{NO-BREAK SPACE}%") if isinstance(value, str) else value
 
 
 def _after_headline(report: Report) -> str:

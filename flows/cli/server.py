@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -33,6 +33,7 @@ from flows.server.prefect_settings import HOST, client_environment, ui_of
 
 if TYPE_CHECKING:
     from eigen_core.runs.handle import RunStatus
+    from flows.server.deployments import Say
     from flows.server.state_directory import ProcessRecord, StateDirectory
     from flows.server.status import FlowRunStatus, ScheduleStatus, Status
     from flows.server.up import DownResult, UpResult
@@ -217,7 +218,7 @@ def up(
     stopping = stop_event() if foreground else None
     with nullcontext() if foreground else stopped_gently():
         listening = servers.ListenOptions(host, port, without_password)
-        brought = bring_up(home, environment, listening, _Progress(), only=only)
+        brought = bring_up(home, environment, listening, _announcing(), only=only)
     try:
         # Resume a training that was stopped with its worker: a crash that was reported just before the server's end,
         # or before its automations listen, may trigger none.
@@ -228,7 +229,7 @@ def up(
             watch(home, brought.components, stopping.is_set)
     finally:
         if stopping is not None:
-            bring_down(home, _Progress(), components=brought.components)
+            bring_down(home, _announcing(), components=brought.components)
 
 
 def down(
@@ -239,7 +240,7 @@ def down(
     from flows.server.up import bring_down
 
     home = _state_directory()
-    print_down(output_console(), home, bring_down(home, _Progress(), grace))
+    print_down(output_console(), home, bring_down(home, _announcing(), grace))
 
 
 def status(
@@ -291,7 +292,7 @@ def launch(*, options: RunOptions) -> None:
     check_run_name(name)
     api = _known_server()
     # Before the run is checked: a training in progress takes memory, and may lock the run.
-    deployments.require_free(api, _Progress())
+    deployments.require_free(api, _announcing())
     worker = home.running("worker")
     goes_on = False
     values = parse_assignments(settings)
@@ -330,7 +331,7 @@ def launch(*, options: RunOptions) -> None:
 
     own_are_known = worker is None or (goes_on and not own)
     with nullcontext() if own_are_known else home.new_launch_settings(name, own):
-        page = deployments.launch(api, values, name, _Progress(), as_configured=goes_on)
+        page = deployments.launch(api, values, name, _announcing(), as_configured=goes_on)
     console = output_console()
     for line in lines:
         print_line(console, line, style="dim")
@@ -403,7 +404,7 @@ def deploy() -> None:
     from flows.server import deployments
 
     api = _known_server()
-    _Progress()("creating the deployments")
+    _announcing()("creating the deployments")
     deployments.deploy(api)
     print_line(output_console(), f"{' and '.join(deployments.DEPLOYMENTS)} are deployed at {api}.")
 
@@ -440,14 +441,7 @@ def _require_no_settings_of_worker(own: Mapping[str, Any]) -> None:
         )
 
 
-class _Progress:
-    """Prints steps of a command on standard error; of equal steps in a row only the first."""
-
-    def __init__(self) -> None:
-        self._console = Console(stderr=True)
-        self._last = ""
-
-    def __call__(self, what: str) -> None:
-        if what != self._last:
-            print_line(self._console, f"{what} ...", style="dim")
-        self._last = what
+def _announcing() -> "Say":
+    """Return a function that prints a step of a command on standard error, once however often it is called."""
+    console = Console(stderr=True)
+    return cache(lambda what: print_line(console, f"{what} ...", style="dim"))

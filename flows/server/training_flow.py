@@ -195,7 +195,9 @@ def _body_of_flow_run(*, resume: bool = False) -> Iterator[None]:
         yield
     except TerminationSignal:
         if not server_is_there():
-            _exit_now()
+            # End by SIGTERM's default action: Prefect would try for a minute to report the end to the server.
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGTERM)
         raise
     except (InputError, FloatingPointError) as error:
         end = end_of(error)
@@ -261,9 +263,3 @@ def _run_phase(phase: str, generation: int, compute: Callable[[], R]) -> R:
     """Call `compute` in the Prefect task of the phase; implements `eigen_core.run.RunPhase`."""
     with stop_requests_unmasked(STOP_REQUESTS):
         return cast(R, TASKS[phase](compute, generation))
-
-
-def _exit_now() -> None:
-    """End this process by SIGTERM's default action: Prefect would try for a minute to report the end to the server."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.raise_signal(signal.SIGTERM)
