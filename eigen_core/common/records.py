@@ -405,28 +405,6 @@ class Member(NamedTuple):
     agent: int
 
 
-class Link(NamedTuple):
-    """A parent and its child, one generation later; only a reinjected champion can be more generations older."""
-
-    parent: Member
-    child: Member
-    origin: Origin
-
-
-def links(history: Iterable[GenerationRecord]) -> list[Link]:
-    """Return a link from each parent to each of its children in a run, sorted by the child's generation and index."""
-    return [
-        Link(_parent(record, lineage, agent), Member(record.generation + 1, lineage.agent), lineage.origin)
-        for record in history
-        for lineage in record.descent
-        for agent in dict.fromkeys(lineage.parents)
-    ]
-
-
-def _parent(record: GenerationRecord, lineage: Lineage, agent: int) -> Member:
-    return Member(record.champion_generation if lineage.origin == "champion" else record.generation, agent)
-
-
 def origins(history: Sequence[GenerationRecord], generation: int) -> Mapping[int, Origin]:
     """Return index -> origin of the agents of `generation`; empty if the history lacks the generation before it."""
     record = record_of(history, generation - 1)
@@ -437,17 +415,6 @@ def record_of(history: Sequence[GenerationRecord], generation: int) -> Generatio
     """Return the record of a generation from a history of consecutive generations; None if the history lacks it."""
     index = generation - history[0].generation if history else -1
     return history[index] if 0 <= index < len(history) else None
-
-
-def newest_and_ancestors(history: Iterable[GenerationRecord]) -> set[Member]:
-    """Return the agents of the newest population (bred by the last record), and all their ancestors."""
-    born = links(history)
-    newest = max((link.child.generation for link in born), default=0)
-    alive = {link.child for link in born if link.child.generation == newest}
-    for link in reversed(born):
-        if link.child in alive:
-            alive.add(link.parent)
-    return alive
 
 
 def champion_path(history: Sequence[GenerationRecord]) -> list[Member]:
@@ -495,7 +462,8 @@ def _main_parent(history: Sequence[GenerationRecord], child: Member) -> Member |
         return None
     for lineage in record.descent:
         if lineage.agent == child.agent and (parent := main_parent(lineage)) is not None:
-            return _parent(record, lineage, parent)
+            # Only a reinjected champion can be more than one generation older than its child.
+            return Member(record.champion_generation if lineage.origin == "champion" else record.generation, parent)
     return None
 
 

@@ -100,7 +100,7 @@ def test_a_flow_run_has_one_page_of_each_kind_and_a_resume_has_its_own(
         "# Ended after generation 2 of 3 (67 %)\n\n**It was stopped.** A resume goes on with generation 3."
     )
     assert "## Plots, drawn after generation 2" in before["paged"]
-    assert len(_PICTURE.findall(before["paged"])) == 5
+    assert len(_PICTURE.findall(before["paged"])) == 4
 
     resumed = flow_run_of(train(config.model_copy(update={"generations": 10}), "paged"))
     pages = pages_of(resumed.id)

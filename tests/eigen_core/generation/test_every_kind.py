@@ -110,7 +110,7 @@ def test_a_resumed_run_goes_on_with_the_same_bits(kind: str, tmp_path: Path) -> 
     assert content_of(advance(resumed, 2)) == content_of(advance(state, 2))
     held_out = known(hold_out(state))
     assert hold_out(resumed) == held_out
-    assert len(write_plots(state.history, state.telemetry, tmp_path / "plots", state.learner.curves)) == 5
+    assert len(write_plots(state.history, state.telemetry, tmp_path / "plots", state.learner.curves)) == 4
 
 
 @every_kind

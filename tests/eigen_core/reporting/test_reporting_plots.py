@@ -17,9 +17,9 @@ from synthetic_run import make_run
 from eigen_core.common.records import Curve, GenerationRecord, Telemetry
 from eigen_core.learning.ddpg import DdpgLearner
 from eigen_core.reporting import style
-from eigen_core.reporting.plots import plot_fitness, plot_learning, plot_lineage, write_plots
+from eigen_core.reporting.plots import plot_diversity, plot_fitness, plot_learning, write_plots
 
-NAMES = ["fitness.png", "learning.png", "resources.png", "lineage.png", "diversity.png"]
+NAMES = ["fitness.png", "learning.png", "resources.png", "diversity.png"]
 Run = tuple[Sequence[GenerationRecord], Sequence[Telemetry]]
 
 
@@ -122,7 +122,7 @@ def test_a_statistic_that_no_generation_has_recorded_is_an_empty_plot(tmp_path: 
 
 def test_the_same_history_gives_the_same_bytes_in_threads_and_with_any_settings_of_the_user(tmp_path: Path) -> None:
     history, _ = make_run(4, 4)
-    drawings = [plot_fitness, plot_lineage] * 3
+    drawings = [plot_fitness, plot_diversity] * 3
     expected = [draw(history, tmp_path / "alone.png").read_bytes() for draw in drawings[:2]] * 3
     with matplotlib.rc_context({"figure.facecolor": "red", "font.size": 30.0, "text.usetex": True, "savefig.dpi": 10}):
         before = dict(matplotlib.rcParams)

@@ -20,11 +20,8 @@ from eigen_core.common.records import (
     GenerationRecord,
     HoldoutResult,
     Lineage,
-    Link,
     Member,
     champion_path,
-    links,
-    newest_and_ancestors,
     origins,
 )
 from eigen_core.config import PRESET_NAMES, Config
@@ -166,23 +163,9 @@ def _family() -> list[GenerationRecord]:
     return history
 
 
-def test_links_lead_from_each_parent_once_and_from_where_the_champion_was_found() -> None:
+def test_origins_are_those_of_the_record_before() -> None:
     family = _family()
-    assert links(family[:2]) == [
-        Link(Member(1, 1), Member(2, 0), "elite"),
-        Link(Member(1, 0), Member(2, 1), "offspring"),
-        Link(Member(1, 1), Member(2, 1), "offspring"),
-        Link(Member(1, 1), Member(2, 2), "mutant"),
-        Link(Member(1, 2), Member(3, 0), "champion"),
-        Link(Member(2, 1), Member(3, 1), "offspring"),
-        Link(Member(2, 0), Member(3, 2), "mutant"),
-    ]
     assert (origins(family, 1), origins(family, 3)) == ({}, {0: "champion", 1: "offspring", 2: "mutant"})
-    # Those live who left weights in the newest population.
-    alive = {5: (0, 1, 2), 4: (1, 2), 3: (0, 2), 2: (0,), 1: (1, 2)}
-    assert newest_and_ancestors(family) == {
-        Member(generation, agent) for generation, agents in alive.items() for agent in agents
-    }
 
 
 def test_the_path_follows_the_larger_share_and_jumps_back_to_the_champion() -> None:
@@ -190,10 +173,10 @@ def test_the_path_follows_the_larger_share_and_jumps_back_to_the_champion() -> N
     assert champion_path(_family()[:1]) == [Member(1, 2)]
     assert champion_path([]) == []
     history, _ = make_run(40, 12)
-    pairs = {(link.parent, link.child) for link in links(history)}
+    bred = {Member(record.generation + 1, one.agent): one for record in history for one in record.descent}
     path = champion_path(history)
     assert path[0].generation == 1
-    assert all(step in pairs for step in itertools.pairwise(path))
+    assert all(parent.agent in bred[child].parents for parent, child in itertools.pairwise(path))
 
 
 def _drawn(values: list[float]) -> Axes:
