@@ -34,6 +34,12 @@ class NetworkConfig(Section):
     filters and a small MLP (fast); `tcn`: learned dilated causal convolutions."""
     scales: Scales = (1, 5, 20, 60)
     """Lengths of the filter bank's moving averages (days); each at most `market.window`."""
+    linear_scales: Annotated[tuple[Count, ...], Field(max_length=100, fail_fast=True, strict=False)] = ()
+    """Lengths of the features' moving averages (days), each at most `market.window`, that a ridge regression may read:
+    the first or all, whichever predicts the validation days better. Agents begin by following its score of each asset,
+    and add the output of their network; with `learner.algorithm` counterfactual a share of the output, which learns
+    differences between assets alone: the last fifth of the training days, from which it does not learn, decides the
+    share. Empty: the network alone acts. Only for tasks with prices."""
     channels: Width = 32
     """Width of the encoder's hidden layers."""
     embedding: Width = 16
@@ -213,11 +219,6 @@ class CounterfactualConfig(BatchSamplingConfig):
     algorithm: Literal["counterfactual"] = "counterfactual"
     target_bins: Annotated[int, Field(ge=1, le=100)] = 4
     """Number of sale targets that are learned, evenly spread from `trading.min_target` to `trading.max_target`."""
-    linear_scales: Annotated[tuple[Count, ...], Field(max_length=100, fail_fast=True, strict=False)] = ()
-    """Lengths of the features' moving averages (days), each at most `market.window`, that a ridge regression may read:
-    the first or all, whichever predicts the validation days better. An agent predicts what the regression does, plus a
-    share of its network's output, which learns differences between assets alone; the last fifth of the training days,
-    from which it does not learn, decides the share. Empty: the network alone predicts."""
 
 
 class DirectConfig(LearnerConfig):
@@ -301,8 +302,9 @@ class BreedingConfig(EvolutionConfig):
 
     evolves: Literal["weights", "genes"] = "weights"
     """What offspring blend and mutants change. `weights`: all weights of an agent. `genes`: the few numbers beside its
-    weights, which only `learner.algorithm` counterfactual has (selectivity); weights and learning state are those of
-    the first parent. Agents without genes evolve their weights."""
+    weights: the selectivity with `learner.algorithm` counterfactual and with `network.linear_scales`, in the task
+    `portfolio` gain and speed; weights and learning state are those of the first parent. Agents without genes evolve
+    their weights."""
     elite_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
     """Share of the population, the fittest, that survives unchanged."""
     offspring_share: Fraction = 0.375

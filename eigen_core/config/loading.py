@@ -111,10 +111,10 @@ def _unknown(key: str) -> str:
         example = next(name for name in settings() if name.startswith(f"{key}."))
         return f"{key} is a section of settings, not a setting: give one of its keys, for example {example}."
     known = list(settings())
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
+    last_names, last = {name.rsplit(".", 1)[-1]: name for name in known}, key.rsplit(".", 1)[-1]
+    near = [last_names[last]] if last in last_names else difflib.get_close_matches(key, known, n=1, cutoff=0.75)
     if not near:
-        last_names = {name.rsplit(".", 1)[-1]: name for name in known}
-        near = [last_names[name] for name in difflib.get_close_matches(key.rsplit(".", 1)[-1], last_names, n=1)]
+        near = [last_names[name] for name in difflib.get_close_matches(last, last_names, n=1)]
     if near:
         return f"{_named(key)}: unknown setting; did you mean {near[0]}?"
     return f"{_named(key)}: unknown setting; `eigen presets quickstart` lists all settings."

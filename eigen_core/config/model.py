@@ -256,6 +256,10 @@ class Config(Section):
                 f"scheduler {self.scheduler} has its own workers, and workers is {self.workers}: give only one of these"
             )
         if not has_prices(self.task):
+            if self.network.linear_scales:
+                raise ValueError(
+                    f"network.linear_scales reads features of assets, and task {self.task} has none: set it to []"
+                )
             return self
         if self.task == "portfolio" and self.trading.settlement_days < 2:
             raise ValueError(
@@ -278,10 +282,10 @@ class Config(Section):
                 f"network.scales has {too_long[0]} days but market.window is {self.market.window}: "
                 "a filter may not reach further back than the window"
             )
-        too_long = [scale for scale in getattr(self.learner, "linear_scales", ()) if scale > self.market.window]
+        too_long = [scale for scale in self.network.linear_scales if scale > self.market.window]
         if too_long:
             raise ValueError(
-                f"learner.linear_scales has {too_long[0]} days but market.window is {self.market.window}: "
+                f"network.linear_scales has {too_long[0]} days but market.window is {self.market.window}: "
                 "an average may not reach further back than the window"
             )
         if self.market.validation_days < self.trading.episode_days:

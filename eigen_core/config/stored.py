@@ -8,7 +8,7 @@ from pydantic import JsonValue
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import quoted
 from eigen_core.config.explain import settings
-from eigen_core.config.learning import VARIANTS, BreedingConfig, CounterfactualConfig, Variants
+from eigen_core.config.learning import VARIANTS, BreedingConfig, Variants
 from eigen_core.config.loading import config_from_values
 from eigen_core.config.machine_settings import belongs_to_run, values_where
 from eigen_core.config.market import own_path
@@ -85,16 +85,18 @@ def _drop_settings_of_others(section: dict[str, Any], variants: Variants) -> Non
         del section[name]
 
 
-def _no_linear_part_in_version_14(values: dict[str, Any]) -> None:
-    """Let the network alone predict outcomes, and evolution change weights, whatever the preset says today."""
-    for key, known, of_version_14 in (
-        ("learner.linear_scales", CounterfactualConfig, []),
-        ("evolution.evolves", BreedingConfig, "weights"),
-    ):
-        section, name = _section_of(values, key)
-        model = VARIANTS[key.partition(".")[0]].model_for(section)
-        if model is not None and issubclass(model, known):
-            section.setdefault(name, of_version_14)
+def _weights_evolve_in_version_14(values: dict[str, Any]) -> None:
+    evolution, name = _section_of(values, "evolution.evolves")
+    model = VARIANTS["evolution"].model_for(evolution)
+    if model is not None and issubclass(model, BreedingConfig):
+        evolution.setdefault(name, "weights")
+
+
+def _linear_scales_of_version_15(values: dict[str, Any]) -> None:
+    """Move the setting, which only counterfactual learning had, to the networks; others begin without a linear part."""
+    learner, name = _section_of(values, "learner.linear_scales")
+    network, _ = _section_of(values, "network.linear_scales")
+    network.setdefault(name, learner.pop(name, []))
 
 
 MIGRATIONS: tuple[Migration, ...] = (
@@ -120,7 +122,8 @@ MIGRATIONS: tuple[Migration, ...] = (
     _without("replay.compression"),
     _flat_evolution_of_version_12,
     _without("memory.trace"),
-    _no_linear_part_in_version_14,
+    _weights_evolve_in_version_14,
+    _linear_scales_of_version_15,
 )
 """Migrations from format version 1 to 2, from 2 to 3, and so on. Whoever renames or removes a setting, or adds one with
 a default that changes behaviour, adds a migration."""

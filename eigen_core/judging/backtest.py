@@ -237,7 +237,7 @@ class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
 
     @cached_property
     def _initial_layouts(self) -> tuple[ParameterLayout, ParameterLayout]:
-        if not self._heads.linear:
+        if not self.config.network.linear_scales:
             return self._network.layouts
         # The task knows where the linear part began: with a regression on the training days.
         task = task_class(self.config)(self.config, self.panel, self.device, self._heads)

@@ -47,8 +47,9 @@ class BaseLearner(Generic[Observed, Encoded]):
     def __init__(self, config: Config, task: Task[Observed, Encoded], most_steps: int) -> None:
         self._config, self._task, self._most_steps = config, task, most_steps
         self._learner = learner_settings(config, self.settings)
-        critic, actor = task.critic_layout.size, task.actor_layout.size
-        self._critic, self._actor = slice(0, critic), slice(critic, critic + actor)
+        critic, actor = task.critic_layout.size, task.actor_layout
+        self._critic, self._actor = slice(0, critic), slice(critic, critic + actor.size)
+        self._learned_actor = slice(critic, critic + actor.learned)
 
     def new_agents(self, weights: Tensor, teacher: Population | None = None) -> Population:
         if teacher is not None:
@@ -62,6 +63,10 @@ class BaseLearner(Generic[Observed, Encoded]):
 
     def bounds(self, generation: int) -> dict[str, tuple[float, float]]:
         return {"second_moment": (0.0, math.inf), "steps": (0.0, float(generation * self._most_steps))}
+
+    def _whole_actor(self, group: Population, learned: Tensor) -> Tensor:
+        """Return the actors' rows of weights, given the part that gradient steps change, `self._learned_actor`."""
+        return torch.cat([learned, group.weights[:, self._learned_actor.stop : self._actor.stop]], dim=1)
 
 
 @dataclass(frozen=True)
@@ -402,12 +407,12 @@ class OffPolicyLearner(BatchLearner[Observed, Encoded]):
         function from actions in the task's units to each critic's values.
         """
         task = self._task
-        rows = group.weights[:, self._actor].clone().requires_grad_()
+        rows = group.weights[:, self._learned_actor].clone().requires_grad_()
         critic = task.critic_layout.views(group.weights[:, self._critic])
         losses = torch.zeros_like(rows[:, 0])
         for index, encoding in enumerate(encodings):
-            policy = task.policy(task.actor_layout.views(rows), encoding)
+            policy = task.policy(task.actor_layout.views(self._whole_actor(group, rows)), encoding)
             loss = loss_of(index, policy, partial(task.values, critic, encoding)).mean(-1) / len(encodings)
             torch.autograd.backward(loss.sum())
             losses += loss.detach()
-        return losses, clipped_step(group, self._actor, rows, corrections, "actor_learning_rate", self._learner)
+        return losses, clipped_step(group, self._learned_actor, rows, corrections, "actor_learning_rate", self._learner)

@@ -5,7 +5,7 @@ a decision process whose inputs are exogenous, learned in hindsight (Sinclair et
 MDPs with exogenous inputs"). An actor learns to predict the outcomes of all alternatives. It takes the one that most
 exceeds its reserve price, the price of blocking the asset until its sale (`eigen_core.networks.actions`).
 
-With `learner.linear_scales` the prediction is a ridge regression's, plus a share of the network's output, the gate.
+With `network.linear_scales` the prediction is a ridge regression's, plus a share of the network's output, the gate.
 Where outcomes are linear in the features, a regression beats a network, since it learns less noise; the gate lets an
 agent depart from it as far as days confirm from which it has not learned.
 """
@@ -48,7 +48,7 @@ class CounterfactualLearner(BatchLearner[Observed, Encoded]):
     def __init__(self, config: Config, task: Task[Observed, Encoded]) -> None:
         super().__init__(config, task)
         self._known = cast("KnownOutcomes", task)
-        self._stepped = slice(0, task.critic_layout.size + task.actor_layout.learned)
+        self._stepped = slice(0, self._learned_actor.stop)
 
     @staticmethod
     def heads(config: Config) -> Heads:
@@ -58,13 +58,13 @@ class CounterfactualLearner(BatchLearner[Observed, Encoded]):
                 f"not played, and task {config.task} has none: use task market, or another learner.algorithm."
             )
         learner = learner_settings(config, CounterfactualConfig)
-        return Heads(critics=0, outcomes=learner.target_bins, linear=learner.linear_scales)
+        return Heads(critics=0, outcomes=learner.target_bins)
 
     def learn(
         self, group: Population, plan: BatchPlan, replay: Replay, between_steps: Callable[[], None]
     ) -> LearningResult:
         result = super().learn(group, plan, replay, between_steps)
-        if self._learner.linear_scales:
+        if self._config.network.linear_scales:
             self._set_gates(result.group)
         return result
 
@@ -92,7 +92,7 @@ class CounterfactualLearner(BatchLearner[Observed, Encoded]):
         actor = self._task.actor_layout.views(group.weights[:, self._actor])
         for found, known in seen:
             update_reserve(actor, found, known)
-        gate = actor["actor.gate"][:, 0] if self._learner.linear_scales else torch.ones_like(norms)
+        gate = actor["actor.gate"][:, 0] if self._config.network.linear_scales else torch.ones_like(norms)
         return [reward_losses, time_losses, actor["actor.log_spread"][:, 0].exp(), gate, norms]
 
     @torch.no_grad()
@@ -136,7 +136,7 @@ class CounterfactualLearner(BatchLearner[Observed, Encoded]):
             counted = error * known
             return (counted * counted).flatten(2).sum(-1).sum(-1) / count
 
-        if self._learner.linear_scales:
+        if self._config.network.linear_scales:
             error = _within_moments(error, known)
         return loss(error), loss(expected.shares - outcomes.shares)
 

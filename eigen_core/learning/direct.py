@@ -101,10 +101,12 @@ class DirectLearner(BaseLearner[Any, Any]):
     def _step(self, group: Population, starts: list[int], days: int, corrections: Tensor) -> list[Tensor]:
         learner = self._learner
         aversion = setting(group, learner, "risk_aversion")
-        parts = [group.weights[:, columns].clone().requires_grad_() for columns in (self._critic, self._actor)]
+        stepped = (self._critic, self._learned_actor)
+        parts = [group.weights[:, columns].clone().requires_grad_() for columns in stepped]
         seen = torch.zeros((3, group.size), device=group.weights.device)
         for start in starts:
-            growth, turnover = self._account.growth(torch.cat(parts, dim=1), start, days)
+            weights = torch.cat([parts[0], self._whole_actor(group, parts[1])], dim=1)
+            growth, turnover = self._account.growth(weights, start, days)
             mean = growth.mean(-1)
             variance = (growth - mean[:, None]).square().mean(-1)
             worth = mean - (aversion[:, 0] if isinstance(aversion, Tensor) else aversion) * variance
@@ -113,6 +115,6 @@ class DirectLearner(BaseLearner[Any, Any]):
         rates = ("critic_learning_rate", "actor_learning_rate")
         norms = [
             clipped_step(group, columns, part, corrections, rate, learner)
-            for columns, part, rate in zip((self._critic, self._actor), parts, rates, strict=True)
+            for columns, part, rate in zip(stepped, parts, rates, strict=True)
         ]
         return [*seen, *norms]

@@ -193,13 +193,13 @@ class PpoLearner(BaseLearner[Observed, Encoded]):
         """
         task, learner = self._task, self._learner
         critic_rows = group.weights[:, self._critic].clone().requires_grad_()
-        actor_rows = group.weights[:, self._actor].clone().requires_grad_()
+        actor_rows = group.weights[:, self._learned_actor].clone().requires_grad_()
         critic = task.critic_layout.views(critic_rows)
         encoding = task.encode(critic, batch.observations)
         value_loss = self._value_loss(batch, task.values(critic, encoding, None)[0])
         torch.autograd.backward(value_loss.sum())
 
-        policy = task.policy(task.actor_layout.views(actor_rows), encoding.detach())
+        policy = task.policy(task.actor_layout.views(self._whole_actor(group, actor_rows)), encoding.detach())
         log_ratio = policy.log_prob(batch.actions) - batch.log_probs
         ratio = log_ratio.exp()
         clipped = ratio.clamp(1.0 - learner.clip_range, 1.0 + learner.clip_range)
@@ -223,7 +223,7 @@ class PpoLearner(BaseLearner[Observed, Encoded]):
             clipped_step(group, columns, rows, corrections, rate, learner, agents=chosen, annealing=left)
             for columns, rows, rate in (
                 (self._critic, critic_rows, "critic_learning_rate"),
-                (self._actor, actor_rows, "actor_learning_rate"),
+                (self._learned_actor, actor_rows, "actor_learning_rate"),
             )
         ]
         share = batch.mean(((ratio - 1.0).abs() > learner.clip_range).float())

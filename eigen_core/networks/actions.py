@@ -8,7 +8,7 @@ asset's best prediction. Evolution moves the selectivity; mean and standard devi
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -27,14 +27,19 @@ _SMALLEST_RANGE = 1e-6
 _UP_TO_FULL_SIZE = 5.0
 """Added to the coefficient of an asset to buy, before squashing, so that the position has nearly its full size."""
 _MARGIN_OF_HELD_ASSETS = -9.0
+_STEEPNESS = 4.0
+"""Factor on margins of a linear score, before squashing: half a standard deviation gives most of the full size."""
 _WITHIN_THE_BOUNDS = 0.999
 _SATURATED = 20.0
-_START_OF_SELECTIVITY = 0.6
-_FAN_IN_OF_SELECTIVITY = 16
+_SELECTIVITY = ParameterShape("actor.selectivity", (1,), 16, 0.6, learned=False, gene=(-1.0, 3.0))
 """Agents start with a selectivity within 1/sqrt(16), a quarter of a standard deviation, of the start."""
-_RANGE_OF_SELECTIVITY = (-1.0, 3.0)
-_START_BESIDE_LINEAR, _FAN_IN_BESIDE_LINEAR = 0.8, 2
+_SELECTIVITY_BESIDE_LINEAR = replace(_SELECTIVITY, fan_in=2, start=0.8)
 """With a linear part agents trade sensibly before they learn, so that a wide range of selectivities can be compared."""
+_GENES_OF_PORTFOLIOS = (
+    ParameterShape("actor.gain", (1,), 1, 2.0, learned=False, gene=(0.0, 8.0)),
+    ParameterShape("actor.speed", (1,), 1, 0.0, learned=False, gene=(-2.0, 4.0)),
+)
+"""Target score for a linear score of 1, and speed before squashing, less that of `portfolio.initial_speed`."""
 _START_OF_SPREAD = 0.1
 _RESERVE_RATE = 0.1
 _SMALLEST_SPREAD = 1e-4
@@ -54,12 +59,18 @@ class AssetActions:
         buy: returns actions before squashing, float32 `[..., assets, values]`, that buy the assets not held with the
             highest positive margins. Arguments: `margins`, and sale targets as shares of their range, float32
             `[..., assets]` each; the observed positions, or None. None if the task's actions do not buy assets.
+        follow: returns what a linear part adds to actions before squashing, float32 `[agents, days, assets, values]`.
+            Arguments: the actors; the linear part's scores of assets, the higher the better and with a standard
+            deviation of 1, float32 `[agents, days, assets]`; the observed positions, or None.
+        genes: the parameters of actors that `follow` reads.
     """
 
     box: Box
     portfolio_values: int
     time_values: int
     preference: Callable[[Tensor, Tensor | None], Tensor]
+    follow: Callable[[Parameters, Tensor, Tensor | None], Tensor]
+    genes: tuple[ParameterShape, ...]
     buy: Callable[[Tensor, Tensor, Tensor | None], Tensor] | None = None
 
     @property
@@ -83,11 +94,18 @@ def market_actions(config: Config, device: torch.device) -> AssetActions:
     box = Box((0.0, trading.min_target, *[0.0] * ranks), (highest, trading.max_target, *[1.0] * ranks), device)
     threshold = _raw_coefficient(trading.buy_threshold, highest)
 
+    def free(margin: Tensor, portfolio: Tensor | None) -> Tensor:
+        return margin if portfolio is None else margin.masked_fill(portfolio[..., 0] > 0.0, _MARGIN_OF_HELD_ASSETS)
+
     def buy(margin: Tensor, share: Tensor, portfolio: Tensor | None) -> Tensor:
-        if portfolio is not None:
-            margin = margin.masked_fill(portfolio[..., 0] > 0.0, _MARGIN_OF_HELD_ASSETS)
+        margin = free(margin, portfolio)
         raw = threshold + margin + _UP_TO_FULL_SIZE * (margin > 0.0)
         parts = [raw, box.raw((2.0 * share - 1.0) * _WITHIN_THE_BOUNDS)]
+        return torch.stack([*parts, margin] if ranks else parts, dim=-1)
+
+    def follow(actor: Parameters, scores: Tensor, portfolio: Tensor | None) -> Tensor:
+        margin = _STEEPNESS * free(scores - actor["actor.selectivity"][:, :, None], portfolio)
+        parts = [threshold + margin, torch.zeros_like(margin)]
         return torch.stack([*parts, margin] if ranks else parts, dim=-1)
 
     return AssetActions(
@@ -97,6 +115,8 @@ def market_actions(config: Config, device: torch.device) -> AssetActions:
         # The asset of the highest rank is bought first. If several are bought, equal shares of them would have no
         # gradient by which one is preferred to another.
         lambda scaled, portfolio: _SELECTION_SHARPNESS * scaled[..., ranked_by],  # noqa: ARG005 - of the portfolio task
+        follow,
+        (_SELECTIVITY_BESIDE_LINEAR,),
         buy,
     )
 
@@ -124,7 +144,13 @@ def portfolio_actions(config: Config, device: torch.device) -> AssetActions:
         return scores + scaled[..., 1] * (wanted - scores)
 
     box = Box((-most, 0.0), (most, 1.0), device, initial=(0.5, config.portfolio.initial_speed))
-    return AssetActions(box, 1 if config.trading.observe_portfolio else 0, 0, reached)
+
+    def follow(actor: Parameters, scores: Tensor, portfolio: Tensor | None) -> Tensor:  # noqa: ARG001 - of the market task
+        gain, speed = (actor[f"actor.{name}"][:, :, None] for name in ("gain", "speed"))
+        # Scores are 2 `most` times the logistic function, less its middle, where its slope is a quarter.
+        return torch.stack([2.0 / most * gain * scores, speed.expand_as(scores)], dim=-1)
+
+    return AssetActions(box, 1 if config.trading.observe_portfolio else 0, 0, reached, follow, _GENES_OF_PORTFOLIOS)
 
 
 @dataclass(frozen=True)
@@ -157,27 +183,37 @@ class ExpectedOutcomes:
         return replace(self, learned=self.learned.detach(), shares=self.shares.detach())
 
 
+_fixed = partial(ParameterShape, fan_in=0, learned=False)
+
+
 @dataclass(frozen=True)
 class LinearStart:
-    """Where the linear part of an actor that predicts outcomes begins: float64.
+    """Where the linear part of an actor begins: float64.
 
     Attributes:
-        weight, bias: predict the rewards of all sale targets from an asset's features: `[features, targets]`, and
-            `[targets]`.
+        weight, bias: from an asset's features they predict the rewards of all sale targets, or a score of the asset
+            (one output): `[features, outputs]`, and `[outputs]`.
         shares: mean of `Outcomes.shares`, `[targets]`.
         mean, spread: mean, in standard deviations, and standard deviation of each asset's best prediction.
     """
 
     weight: Values
     bias: Values
-    shares: Values
-    mean: float
-    spread: float
+    shares: Values = field(default_factory=lambda: np.zeros(0))
+    mean: float = 0.0
+    spread: float = _START_OF_SPREAD
 
     @classmethod
-    def unknown(cls, features: int, targets: int) -> "LinearStart":
-        """Return the start of an actor whose weights are replaced by stored ones."""
-        return cls(np.zeros((features, targets)), np.zeros(targets), np.zeros(targets), 0.0, _START_OF_SPREAD)
+    def unknown(cls, features: int, outputs: int) -> "LinearStart":
+        """Return the start of an actor whose weights are replaced by stored ones, or that predicts nothing."""
+        return cls(np.zeros((features, outputs)), np.zeros(outputs), np.zeros(outputs))
+
+    @property
+    def shapes(self) -> list[ParameterShape]:
+        return [
+            _fixed("actor.linear.weight", self.weight.shape, start=self.weight),
+            _fixed("actor.linear.bias", self.bias.shape, start=self.bias),
+        ]
 
 
 def outcome_shapes(width: int, targets: int, start: LinearStart | None) -> list[ParameterShape]:
@@ -185,25 +221,20 @@ def outcome_shapes(width: int, targets: int, start: LinearStart | None) -> list[
 
     With a `start` it has a linear part too. Gradient steps change the last layer alone.
     """
-    fixed = partial(ParameterShape, fan_in=0, learned=False)
     bias = [0.0] * (2 * targets)
     linear_part: list[ParameterShape] = []
-    selectivity, mean, spread = (_FAN_IN_OF_SELECTIVITY, _START_OF_SELECTIVITY), 0.0, _START_OF_SPREAD
+    selectivity, mean, spread = _SELECTIVITY, 0.0, _START_OF_SPREAD
     if start is not None:
         bias[targets:] = start.shares.tolist()
-        linear_part = [
-            fixed("actor.linear.weight", start.weight.shape, start=start.weight),
-            fixed("actor.linear.bias", start.bias.shape, start=start.bias),
-            fixed("actor.gate", (1,)),
-        ]
-        selectivity, mean, spread = (_FAN_IN_BESIDE_LINEAR, _START_BESIDE_LINEAR), start.mean, start.spread
+        linear_part = [*start.shapes, _fixed("actor.gate", (1,))]
+        selectivity, mean, spread = _SELECTIVITY_BESIDE_LINEAR, start.mean, start.spread
     return [
         ParameterShape("actor.expected.weight", (width, 2 * targets), 0),
         ParameterShape("actor.expected.bias", (2 * targets,), 0, np.array(bias)),
         *linear_part,
-        ParameterShape("actor.selectivity", (1,), *selectivity, learned=False, gene=_RANGE_OF_SELECTIVITY),
-        fixed("actor.mean", (1,), start=mean),
-        fixed("actor.log_spread", (1,), start=math.log(spread)),
+        selectivity,
+        _fixed("actor.mean", (1,), start=mean),
+        _fixed("actor.log_spread", (1,), start=math.log(spread)),
     ]
 
 

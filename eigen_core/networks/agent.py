@@ -1,5 +1,6 @@
 """Networks of a group of agents: over the symbols of a panel (its columns, assets first), and over observed vectors."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -86,8 +87,8 @@ class AgentNetwork:
     gradient (as in Yarats et al. 2021, "Improving sample efficiency in model-free RL from images", section 5). Weights
     are shared across assets, so the number of parameters does not depend on the number of assets.
 
-    `actions`: None: those of the task `market`. `start`: where the linear part of `heads.linear` begins; None: its
-    weights do not matter, since stored ones replace them.
+    `actions`: None: those of the task `market`. `start`: where the linear part of `network.linear_scales` begins;
+    None: its weights do not matter, since stored ones replace them.
     """
 
     def __init__(
@@ -112,10 +113,11 @@ class AgentNetwork:
         self.actions = market_actions(config, device) if actions is None else actions
         self.portfolio_values, self.prepared_width = self.actions.portfolio_values, config.network.head_width
         self._start: LinearStart | None = None
-        if heads.linear:
-            self._linear_inputs = filter_bank(features[:, : panel.assets], training_days, heads.linear)
-            self._start = start or LinearStart.unknown(self._linear_inputs.shape[2], heads.outcomes)
-            self.prepared_width += heads.outcomes
+        if scales := config.network.linear_scales:
+            outputs = heads.outcomes or 1
+            self._linear_inputs = filter_bank(features[:, : panel.assets], training_days, scales)
+            self._start = start or LinearStart.unknown(self._linear_inputs.shape[2], outputs)
+            self.prepared_width += outputs
         self.box = self.actions.box
         # The outcome of an alternative does not depend on the time in the episode.
         self._time_values = 0 if heads.outcomes else self.actions.time_values
@@ -159,11 +161,11 @@ class AgentNetwork:
             return [*shapes, *linear_shapes("actor.hidden", width, width), *last]
         if self.portfolio_values:
             shapes.append(ParameterShape("actor.portfolio", (self.portfolio_values, width), self._network.embedding))
-        return [
-            *shapes,
-            *linear_shapes("actor.hidden", width, width),
-            *action_shapes("actor.action", width, self.box, self._heads),
-        ]
+        last = action_shapes("actor.action", width, self.box, self._heads)
+        if self._start is not None:
+            # Agents begin with the linear part alone.
+            last = [*(replace(shape, fan_in=0) for shape in last), *self._start.shapes, *self.actions.genes]
+        return [*shapes, *linear_shapes("actor.hidden", width, width), *last]
 
     def _embedding(self, parameters: Parameters, embeddings: Tensor, valid: Tensor, days: Tensor) -> MarketEmbedding:
         agents, count, columns, _ = embeddings.shape
@@ -231,11 +233,15 @@ class AgentNetwork:
             assert self.actions.buy is not None
             share = setting / max(self._heads.outcomes - 1, 1)
             return SquashedGaussian(self.actions.buy(margin, share, portfolio), None, self.box)
-        hidden = prepared
+        width = self._network.head_width
+        hidden = prepared[..., :width]
         if portfolio is not None:
             hidden = hidden + project(parameters["actor.portfolio"], portfolio)
         hidden = linear(parameters, "actor.hidden", torch.relu(hidden), rectified=True)
-        return policy_of(parameters, "actor.action", hidden, self.box, self._heads)
+        policy = policy_of(parameters, "actor.action", hidden, self.box, self._heads)
+        if self._start is None:
+            return policy
+        return replace(policy, mean=policy.mean + self.actions.follow(parameters, prepared[..., width], portfolio))
 
     def expected(self, parameters: Parameters, prepared: Tensor) -> ExpectedOutcomes:
         width = self._network.head_width

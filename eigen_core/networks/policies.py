@@ -27,8 +27,6 @@ class Heads:
         whole_episodes: true: a batch mixes steps of whole episodes; false: a `BatchSampler` draws it from one block.
         return_steps: most steps of an episode that a transition spans (n-step returns).
         outcomes: for how many settings (sale targets) of an asset the actor predicts outcomes; 0: it predicts none.
-        linear: lengths of the moving averages of features (days) that a linear part of these predictions reads; empty:
-            they have no linear part.
     """
 
     critics: Literal[0, 1, 2] = 1
@@ -38,7 +36,6 @@ class Heads:
     whole_episodes: bool = False
     return_steps: int = 1
     outcomes: int = 0
-    linear: tuple[int, ...] = ()
 
 
 _LOWEST_LOG_STD, _HIGHEST_LOG_STD = -20.0, 2.0

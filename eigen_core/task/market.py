@@ -1,7 +1,6 @@
 """The task `market`: agents buy and sell assets (tradable columns of a panel of prices) in episodes of its days."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -10,14 +9,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eigen_core.common.records import Excess
-from eigen_core.config import Config, CounterfactualConfig, TradingConfig
+from eigen_core.config import Config
 from eigen_core.machine.gpu import CapturedStep, on_device
 from eigen_core.market.panel import Panel
-from eigen_core.networks.actions import ExpectedOutcomes, LinearStart, market_actions
-from eigen_core.networks.encoders import FirstDay, filter_bank
+from eigen_core.networks.actions import ExpectedOutcomes, market_actions
+from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.layout import Parameters
 from eigen_core.networks.policies import Heads
 from eigen_core.task.interface import Outcomes, Rollout
+from eigen_core.task.linear_start import linear_start
+from eigen_core.task.outcome_table import OutcomeTable
 from eigen_core.task.panel import (
     EncodedEpisodes,
     MarketEncoding,
@@ -36,12 +37,9 @@ from eigen_core.trading.environment import (
     TradingEnvironment,
     trade_whole_episodes,
 )
-from eigen_core.trading.equity import Values
 from eigen_core.trading.excess import market_gains, mean_excess
-from eigen_core.trading.order_fills import OrderCosts
-from eigen_core.trading.orders import batch_slices, resolve_orders, sum_of_day, trade_value
+from eigen_core.trading.orders import sum_of_day
 from eigen_core.trading.prices import Prices
-from eigen_core.trading.ridge import fit_ridge
 
 
 class _Day(NamedTuple):
@@ -52,102 +50,6 @@ class _Day(NamedTuple):
     portfolio: Tensor
     noise: Tensor | None
     decision: DecisionInputs | None
-
-
-@dataclass(frozen=True)
-class OutcomeTable:
-    """Reward and duration of buying each asset on each day with each of some sale targets, and with coefficient 1.
-
-    Attributes:
-        first_day: day of the first row.
-        rewards: float32 `[days, assets, targets]`; NaN where the asset cannot be bought.
-        shares: float16, days from the decision to the exit / `trading.holding_days`; above 1 if the sale has to wait.
-    """
-
-    first_day: int
-    rewards: Tensor
-    shares: Tensor
-
-    @classmethod
-    def of(cls, prices: Prices, trading: TradingConfig, days: range, targets: Tensor) -> "OutcomeTable":
-        """Return the table of decisions whose positions end within `days`; `targets` are float64 `[targets]`."""
-        decided, device = days[: -trading.holding_days], targets.device
-        assets = torch.arange(prices.assets, device=device)[:, None]
-        shape = (len(decided), prices.assets, len(targets))
-        rewards, shares = torch.empty(shape, device=device), torch.empty(shape, dtype=torch.float16, device=device)
-        for part in batch_slices(len(decided), prices.assets * len(targets) * prices.fills(trading).before_wait):
-            day = torch.tensor(decided[part], device=device)[:, None, None]
-            cells = (values.expand(len(day), *shape[1:]) for values in (day, assets, targets))
-            trades = resolve_orders(prices, trading, *cells)
-            gain = OrderCosts.of(trading).net_gain(trades.entry, trades.exit)
-            bought = trades.filled & prices.tradable[day[:, 0, 0]][..., None]
-            rewards[part] = torch.where(bought, trade_value(trading, torch.ones_like(gain), gain), torch.nan)
-            shares[part] = trades.exit_offset / trading.holding_days
-        return cls(decided.start, rewards, shares)
-
-    @property
-    def days(self) -> range:
-        return range(self.first_day, self.first_day + len(self.rewards))
-
-    def of_rows(self, rows: Tensor) -> Outcomes:
-        rewards, shares = self.rewards[rows], self.shares[rows]
-        known = ~rewards[..., 0].isnan()
-        return Outcomes(rewards.nan_to_num(), shares.float(), known)
-
-
-def linear_start(panel: Panel, config: Config, table: OutcomeTable) -> LinearStart:
-    """Return the linear part with which actors begin: the score of `fit_ridge`, times a number for each sale target.
-
-    The score reads averages of the features over the first of `learner.linear_scales`, or over all of them. The number
-    is the slope of the target's rewards, scaled as learners see them, on the score, within days. It is fitted to the
-    training days of `table`. Without any outcome there, all is 0.
-    """
-    learner = config.learner
-    assert isinstance(learner, CounterfactualConfig)
-    features = torch.tensor(panel.features[:, : panel.assets])
-    bank = filter_bank(features, len(panel.splits.train), learner.linear_scales).numpy()
-    averaged, first = replace(panel, features=bank), replace(panel, features=bank[..., : features.shape[2]])
-    score, scores = min(
-        ((score, score.of(inputs)) for inputs in (first, averaged) for score in [fit_ridge(inputs, config)]),
-        key=lambda found: found[0].error,
-    )
-    coefficients = np.zeros(bank.shape[2])
-    coefficients[: len(score.coefficients)] = score.coefficients
-    rows = slice(table.days.start, table.days.stop)
-    rewards = table.rewards.cpu().numpy().astype(np.float64) * learner.reward_scale
-    known = ~np.isnan(rewards[..., 0])
-    if not known.any() or np.isnan(score.intercept):
-        return LinearStart.unknown(len(coefficients), rewards.shape[2])
-    if learner.reward_clip is not None:
-        rewards = rewards.clip(-learner.reward_clip, learner.reward_clip)
-    scores = scores[rows]
-
-    def within_days(values: Values) -> Values:
-        number = known.sum(axis=1)[:, None, None].clip(1)
-        centred: Values = (values - np.where(known[..., None], values, 0.0).sum(axis=1, keepdims=True) / number)[known]
-        return centred
-
-    ranks, gains = within_days(scores[..., None]), within_days(rewards)
-    slopes = (ranks * gains).sum(axis=0) / max(float((ranks * ranks).sum()), _SMALLEST)
-    means = rewards[known].mean(axis=0)
-    best = (scores[known][:, None] * slopes + means).max(axis=1)
-    spread = max(float(best.std()), _SMALLEST)
-    return LinearStart(
-        weight=_rounded(np.outer(coefficients, slopes)),
-        bias=_rounded(score.intercept * slopes + means),
-        shares=_rounded(table.shares.double().cpu().numpy()[known].mean(axis=0)),
-        mean=float(_rounded(best.mean() / spread)),
-        spread=float(_rounded(np.array(spread))),
-    )
-
-
-_SMALLEST, _DIGITS = 1e-6, 6
-
-
-def _rounded(values: Values) -> Values:
-    """Drop the digits by which processors differ, so that agents begin with the same bits on all of them."""
-    rounded: Values = np.vectorize(lambda value: float(f"{value:.{_DIGITS}g}"), otypes=[float])(values)
-    return rounded
 
 
 _COUNTED = ("trades", "wins", "idle_days", "fees")
@@ -167,8 +69,7 @@ class MarketTask(PanelTask):
             targets = torch.linspace(*between, heads.outcomes, dtype=torch.float64, device=device)
             days = range(panel.starts(panel.splits.train, config).start, panel.splits.train.stop)
             self._outcomes = OutcomeTable.of(self.prices, config.trading, days, targets)
-        self._linear = bool(heads.linear)
-        start = linear_start(panel, config, self._outcomes) if heads.linear and self._outcomes else None
+        start = linear_start(panel, config, self._outcomes)
         super().__init__(config, panel, device, heads, market_actions(config, device), start)
         self._held_prices = HeldPrices.of(self.prices, config.trading) if self.network.portfolio_values else None
         self._decisions = torch.arange(config.trading.trading_days, device=device)
@@ -326,7 +227,7 @@ class MarketTask(PanelTask):
     def outcome_sampler(self, batch_size: int) -> BlockSampler | None:
         assert self._outcomes is not None
         days = self._outcomes.days
-        if self._linear:
+        if self._config.network.linear_scales:
             # No outcome that agents learn from reaches into the days that are held out.
             days = days[: max(held_out_from(len(days)) - self.longest_blocked(), 0)]
         return self.day_sampler(np.asarray(days, dtype=np.int32), days.stop, batch_size)

@@ -113,7 +113,7 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
         device: torch.device,
         heads: Heads,
         actions: AssetActions,
-        start: LinearStart | None = None,
+        start: LinearStart | None,
     ) -> None:
         require_scale(config, panel.days, self.steps(config))
         if encoder_class(config.network).block_bound and heads.whole_episodes:
@@ -340,10 +340,10 @@ def require_scale(config: Config, days: int, steps: int) -> None:
         )
     held = config.trading.holding_days
     learned = held_out_from(max(train_days - config.market.window + 1 - held, 0)) - held
-    if isinstance(learner, CounterfactualConfig) and learner.linear_scales and learner.batch_size > learned:
+    if isinstance(learner, CounterfactualConfig) and config.network.linear_scales and learner.batch_size > learned:
         raise InputError(
             f"learner.batch_size {learner.batch_size} needs as many different training days, and of those that "
-            f"learner.linear_scales does not hold out there are {max(learned, 0):,}: lower learner.batch_size."
+            f"network.linear_scales does not hold out there are {max(learned, 0):,}: lower learner.batch_size."
         )
     steps = learner.n_step if isinstance(learner, OffPolicyConfig) else 1
     if encoder_class(config.network).block_bound and 0 < learner.block_days < learner.batch_size + steps:

@@ -16,6 +16,7 @@ from eigen_core.networks.agent import AgentNetwork
 from eigen_core.networks.layout import Parameters
 from eigen_core.networks.policies import Heads
 from eigen_core.task.interface import Rollout
+from eigen_core.task.linear_start import linear_start
 from eigen_core.task.panel import EncodedEpisodes, PanelTask
 from eigen_core.task.transitions import rows_of
 from eigen_core.trading.equity import periods_per_year
@@ -104,7 +105,7 @@ class PortfolioTask(PanelTask):
     """
 
     def __init__(self, config: Config, panel: Panel, device: torch.device, heads: Heads) -> None:
-        super().__init__(config, panel, device, heads, portfolio_actions(config, device))
+        super().__init__(config, panel, device, heads, portfolio_actions(config, device), linear_start(panel, config))
         prices = Prices.of_panel(panel, device)
         self._tradable = prices.tradable
         self._rebalancing = Rebalancing.of(prices, config.trading)

@@ -132,6 +132,8 @@ BAD_ASSIGNMENTS = {
     "market.first_date=2014-02-30": "give a date as YYYY-MM-DD, or null",
     "network.scales=[]": "give a list of whole numbers",
     "network.scales=[1, 1000]": "network.scales has 1000 days but market.window is 64",
+    "network.linear_scales=[1, 1000]": "network.linear_scales has 1000 days but market.window is 64",
+    "learner.linear_scales=[1]": "did you mean network.linear_scales?",
     "replay.capacity=10": "replay.minimum 2,000 is above replay.capacity 10",
     "trading.min_target=0.9": "swap them",
     "market.validation_days=10": "shorter than an episode",
@@ -149,6 +151,11 @@ def test_a_bad_setting_is_refused_in_at_most_two_sentences(assignment: str, part
     assert message.isprintable()
     assert len(message) < 300
     assert len(re.findall(r"[.?](?:\s|$)", message)) <= 2
+
+
+def test_a_linear_part_without_assets_is_refused() -> None:
+    with pytest.raises(InputError, match=r"network\.linear_scales reads features of assets, and task gym:Pendulum-v1"):
+        load_config("pendulum", ["network.linear_scales=[1]"])
 
 
 def test_the_replaced_system_buys_one_asset_a_day_by_its_coefficient() -> None:

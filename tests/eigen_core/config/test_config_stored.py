@@ -111,9 +111,10 @@ def flat(section: str) -> dict[str, Any]:
 @pytest.mark.parametrize("algorithm", LEARNER_CONFIGS)
 def test_a_run_of_version_10_keeps_the_settings_that_its_learner_read(algorithm: str) -> None:
     stored = {**flat("learner"), "algorithm": algorithm, "policy_delay": None}
-    learner = opened(10, learner=stored).learner.model_dump()
+    config = opened(10, learner=stored)
+    learner = config.learner.model_dump()
+    assert config.network.linear_scales == ()
     assert learner.pop("policy_delay", None) == {"ddpg": 1, "td3": 2}.get(algorithm)
-    assert learner.pop("linear_scales", ()) == ()
     assert learner == {name: stored[name] for name in learner}
     given = opened(10, learner={**stored, "policy_delay": 5}).learner.model_dump()
     assert given.get("policy_delay") == (5 if algorithm in ("ddpg", "td3") else None)
@@ -144,3 +145,11 @@ def test_a_run_of_version_12_keeps_the_settings_that_its_method_read(method: str
     gradients_only = opened(12, evolution={**stored, "enabled": False}).evolution
     assert isinstance(gradients_only, GeneticConfig)
     assert (gradients_only.enabled, gradients_only.mutation_rate) == (False, stored["mutation_rate"])
+
+
+def test_a_run_of_version_15_keeps_its_linear_part_or_has_none_whatever_its_preset_says_today() -> None:
+    values = Config(learner={"algorithm": "counterfactual"}).model_dump(mode="json") | {"format_version": 15}
+    del values["network"]["linear_scales"]
+    assert config_from_stored(values).network.linear_scales == ()
+    values["learner"]["linear_scales"] = [1, 5]
+    assert config_from_stored(values).network.linear_scales == (1, 5)

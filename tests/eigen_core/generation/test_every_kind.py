@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 from known import known
-from science_cases import LEARNERS_OF_ANY_TASK, learner_with, method_with, random_panel, small_config
+from science_cases import LEARNER_OF_TASK, LEARNERS_OF_ANY_TASK, learner_with, method_with, random_panel, small_config
 from training_cases import advance, begun, content_for, content_of, resumed_from, saved_of
 from uneven_environment import RAW, UNEVEN
 
@@ -54,9 +54,14 @@ KINDS: dict[str, dict[str, Any]] = {
     "gym, discrete": {**UNEVEN, "task": "gym:uneven_environment:DiscreteEnvironment", "learner": {"algorithm": "ppo"}},
     "gym, not normalised": merge(UNEVEN, {"environment": RAW}),
     "gym, ppo, not normalised": merge(UNEVEN, {"environment": RAW, "learner": {"algorithm": "ppo"}}),
-    "linear part": {
-        "learner": {"algorithm": "counterfactual", "linear_scales": [1, 3], "batch_size": 4},
-        "evolution": {"evolves": "genes"},
+    **{
+        f"linear part, {learner}": {
+            "task": LEARNER_OF_TASK.get(learner, "market"),
+            "network": {"linear_scales": [1, 3]},
+            "learner": learner_with(learner, batch_size=4),
+            "evolution": {"evolves": "genes"},
+        }
+        for learner in LEARNERS
     },
     "random actions at first": {"exploration": {"random_steps": 300}},
     "actions in half precision": {"replay": {"actions": "float16"}},
@@ -72,7 +77,8 @@ ADDED: dict[str, dict[str, Any]] = {
 
 
 def marked(kinds: Sequence[str]) -> pytest.MarkDecorator:
-    slower = ("added task and learner", "portfolio, td3", "portfolio, sac", "portfolio, direct")
+    slower = {f"{group}, {learner}" for group in ("portfolio", "linear part") for learner in ("td3", "sac", "direct")}
+    slower.add("added task and learner")
     cases = [pytest.param(kind, marks=[pytest.mark.thorough] if kind in slower else []) for kind in kinds]
     return pytest.mark.parametrize("kind", cases)
 

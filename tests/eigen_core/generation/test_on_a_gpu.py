@@ -49,8 +49,10 @@ def cases() -> Iterator[Any]:
         quick = (learner, encoder) in (("ddpg", "tcn"), ("counterfactual", "filter_bank"))
         if (learner, encoder) != ("ppo", "tcn"):
             yield pytest.param(sections(learner, encoder), id=f"{learner}-{encoder}", marks=[] if quick else marks)
-    linear = {"learner": learner_with("counterfactual", gradient_steps=2, linear_scales=[1, 3], batch_size=4)}
-    yield pytest.param(sections("counterfactual", "filter_bank") | linear, id="linear part", marks=pytest.mark.thorough)
+    for learner in ("counterfactual", "sac"):
+        linear = {"network": {"linear_scales": [1, 3]}, "learner": {"batch_size": 4}}
+        one = merge(sections(learner, "filter_bank"), linear)
+        yield pytest.param(one, id=f"linear part, {learner}", marks=pytest.mark.thorough)
     for method in registry.METHODS:
         evolution = {"evolution": method_with(method, sync_generations=1), "population": {"size": 10}}
         yield pytest.param(sections("ddpg", "filter_bank") | evolution, id=method, marks=pytest.mark.thorough)

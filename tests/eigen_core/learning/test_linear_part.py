@@ -1,4 +1,4 @@
-"""The linear part of counterfactual learning: where it begins, and how much of the network is added to it."""
+"""The linear part of agents: where it begins, what learning leaves of it, and how much of a network is added to it."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from science_cases import random_panel, small_config
+from science_cases import LEARNER_OF_TASK, LEARNERS_OF_ANY_TASK, learner_with, random_panel, small_config
 from training_cases import advance, market_of
 
+from benchmarks.learning.scores import agent_scores
 from benchmarks.synthetic import leaking_market
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config, merge
@@ -17,18 +18,33 @@ from eigen_core.judging.backtest import backtest_class
 from eigen_core.learning.base_learners import BatchPlan
 from eigen_core.market import Panel
 from eigen_core.networks.actions import ExpectedOutcomes
-from eigen_core.task.market import OutcomeTable
+from eigen_core.task.outcome_table import OutcomeTable
+from eigen_core.task.panel import PanelTask
 from eigen_core.trading.ridge import fit_ridge
 
-LEARNER: dict[str, Any] = {
-    "algorithm": "counterfactual", "linear_scales": [1, 5], "target_bins": 3, "batch_size": 8, "reward_scale": 0.1,
+COUNTERFACTUAL: dict[str, Any] = {
+    "algorithm": "counterfactual", "target_bins": 3, "batch_size": 8, "reward_scale": 0.1,
     "reward_clip": 0.4, "critic_learning_rate": 1e-2,
 }  # fmt: skip
 
 
 def begun(days: int = 260, **sections: Any) -> TrainingState:
-    config = small_config(**merge({"learner": LEARNER}, sections))
+    config = small_config(**merge({"learner": COUNTERFACTUAL, "network": {"linear_scales": [1, 5]}}, sections))
     return start_training(config, random_panel(config, days))
+
+
+def ridge_scores(state: TrainingState) -> np.ndarray:
+    """Return the scores of the regression on a day's features or on these and their averages, whichever errs less."""
+    assert isinstance(state.task, PanelTask)
+    panel, config = state.task.panel, state.config
+    features = panel.features[:, : panel.assets]
+    days_before = np.concatenate([np.zeros((4, *features.shape[1:]), features.dtype), features])
+    averages = np.stack([days_before[day : day + 5].mean(axis=0) for day in range(len(features))])
+    root = [np.sqrt(np.square(part[panel.splits.train]).mean()) for part in (features, averages)]
+    short, long = features / root[0], np.concatenate([features / root[0], averages / root[1]], axis=2)
+    panels = [replace(panel, features=inputs) for inputs in (short, long)]
+    chosen = min(panels, key=lambda panel: fit_ridge(panel, config).error)
+    return fit_ridge(chosen, config).of(chosen)
 
 
 def predicted(state: TrainingState, agent: int, moment: int) -> tuple[ExpectedOutcomes, np.ndarray]:
@@ -52,14 +68,7 @@ def test_agents_begin_with_the_ridge_regression_alone() -> None:
     targets = torch.linspace(config.trading.min_target, config.trading.max_target, 3, dtype=torch.float64)
     days = range(task.training_starts.start, task.panel.splits.train.stop)
     table = OutcomeTable.of(task.prices, config.trading, days, targets)
-    features = task.panel.features[:, : task.panel.assets]
-    days_before = np.concatenate([np.zeros((4, *features.shape[1:]), features.dtype), features])
-    averages = np.stack([days_before[day : day + 5].mean(axis=0) for day in range(len(features))])
-    root = [np.sqrt(np.square(part[task.panel.splits.train]).mean()) for part in (features, averages)]
-    short, long = features / root[0], np.concatenate([features / root[0], averages / root[1]], axis=2)
-    panels = [replace(task.panel, features=inputs) for inputs in (short, long)]
-    panel = min(panels, key=lambda panel: fit_ridge(panel, config).error)
-    scores = fit_ridge(panel, config).of(panel)[table.days.start : table.days.stop]
+    scores = ridge_scores(state)[table.days.start : table.days.stop]
     rewards = (table.rewards.double().numpy() * 0.1).clip(-0.4, 0.4)
     known = ~np.isnan(rewards[..., 0])
     above, below = np.zeros(3), 0.0
@@ -72,6 +81,25 @@ def test_agents_begin_with_the_ridge_regression_alone() -> None:
     wanted = scores[7][:, None] * (above / below) + means
     np.testing.assert_allclose(expected.rewards[0, 0], wanted, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(expected.shares[0, 0, 0], table.shares.double().numpy()[known].mean(axis=0), rtol=1e-4)
+
+
+@pytest.mark.parametrize("learner", [*LEARNERS_OF_ANY_TASK, "direct"])
+def test_actors_begin_with_the_ridge_regression_alone_and_learning_leaves_it(learner: str) -> None:
+    task, section = LEARNER_OF_TASK.get(learner, "market"), learner_with(learner, weight_decay=1.0)
+    state = begun(task=task, learner=section, evolution={"enabled": False})
+    scores, first = ridge_scores(state), state.config.market.window - 1
+    slopes = []
+    for weights in state.population.weights:
+        found = agent_scores(state, weights)
+        slope, intercept = np.polyfit(scores[first:].ravel(), found[first:].ravel(), 1)
+        np.testing.assert_allclose(found[first:], intercept + slope * scores[first:], rtol=1e-3, atol=1e-3)
+        slopes.append(slope)
+    assert min(slopes) > 0.0
+    critic, learned = state.task.critic_layout.size, state.task.actor_layout.learned
+    before = state.population.weights.clone()
+    changed = (advance(state, 2).population.weights != before).any(dim=0)[critic:]
+    assert bool(changed[:learned].any())
+    assert not bool(changed[learned:].any())
 
 
 def test_the_gate_is_the_shrunk_slope_on_days_from_which_the_network_has_not_learned() -> None:
@@ -117,9 +145,9 @@ def test_the_gate_opens_to_a_network_that_knows_more_and_stays_shut_to_noise(kno
         preset="counterfactual",
         device="cpu",
         market={"window": 2},
-        network={"scales": [1]},
+        network={"scales": [1], "linear_scales": [1]},
         population={"size": 4},
-        learner={"linear_scales": [1], "critic_learning_rate": 3e-3},
+        learner={"critic_learning_rate": 3e-3},
         evolution={"enabled": False},
     )
     panel = market_for_networks(config)
@@ -133,7 +161,7 @@ def test_the_gate_opens_to_a_network_that_knows_more_and_stays_shut_to_noise(kno
 
 
 def test_too_few_days_beside_those_held_out_are_refused() -> None:
-    with pytest.raises(InputError, match=r"batch_size 170 needs as many .* learner\.linear_scales does not hold out"):
+    with pytest.raises(InputError, match=r"batch_size 170 needs as many .* network\.linear_scales does not hold out"):
         begun(260, learner={"batch_size": 170})
 
 
