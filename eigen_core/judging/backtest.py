@@ -39,7 +39,7 @@ from eigen_core.trading.baselines import (
 from eigen_core.trading.environment import episode_times
 from eigen_core.trading.equity import EquityCurve, Values, periods_per_year
 from eigen_core.trading.excess import alpha_of_days, excess_of_days, excess_of_trades
-from eigen_core.trading.metrics import Metrics, compute_metrics, gain_by_asset, gain_by_month
+from eigen_core.trading.metrics import Metrics, compute_metrics, gain_by_asset
 from eigen_core.trading.order_fills import OrderCosts, fill_offset
 from eigen_core.trading.portfolio import (
     WeightsAccounts,
@@ -120,10 +120,6 @@ class SpanResult:
     @cached_property
     def by_asset(self) -> pd.DataFrame:
         return gain_by_asset(self.trades)
-
-    @cached_property
-    def by_month(self) -> pd.DataFrame:
-        return gain_by_month(self.curve, self.trades)
 
     def compute_metrics(self, curve: EquityCurve, benchmark: EquityCurve | None = None) -> Metrics:
         return compute_metrics(curve, benchmark, periods_per_year=self.periods_per_year, risk_free=self.risk_free)

@@ -292,7 +292,6 @@ def write_backtest(backtest: Backtest, folder: Path) -> None:
     write_table(equity_table(backtest), folder / "equity")
     write_table(backtest.trades, folder / "trades")
     write_table(backtest.by_asset, folder / "by_asset")
-    write_table(backtest.by_month, folder / "by_month")
 
 
 def equity_table(backtest: Backtest) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Metrics of an account: return, risk, comparison with a benchmark, and the gain by asset and by month.
+"""Metrics of an account: return, risk, comparison with a benchmark, and the gain by asset.
 
 Names are those of the library quantstats; `docs/report.md` says where and why definitions differ from it.
 """
@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from skfolio.measures import probabilistic_sharpe_ratio
 
-from eigen_core.trading.equity import EquityCurve, Values, daily_rates, share_of
+from eigen_core.trading.equity import EquityCurve, Values, daily_rates
 
 TAIL = 0.05
 """Quantile of the daily returns up to which the expected shortfall averages them."""
@@ -188,25 +188,3 @@ def gain_by_asset(trades: pd.DataFrame) -> pd.DataFrame:
         trades=("gain", "size"), won=("won", "mean"), paid=("paid", "sum"), costs=("costs", "sum"), gain=("gain", "sum")
     )
     return table.sort_values("gain", ascending=False, kind="stable").reset_index()
-
-
-def gain_by_month(curve: EquityCurve, trades: pd.DataFrame) -> pd.DataFrame:
-    """Return the gain of each month of an account, one row each; `trades` as in `gain_by_asset`.
-
-    Columns: month (such as 2013-01), return (a fraction of the equity before the month), gain, traded (value of
-    purchases and sales), costs (money), bought (number of purchases).
-    """
-    days = pd.DataFrame(
-        {
-            "month": curve.dates.astype("datetime64[M]").astype(str),
-            "gain": np.diff(curve.equity, prepend=curve.capital),
-            "traded": curve.traded,
-            "costs": curve.costs,
-        }
-    )
-    table = days.groupby("month").sum()
-    before = curve.capital + table["gain"].cumsum().shift(fill_value=0.0)
-    table.insert(0, "return", share_of(table["gain"].to_numpy(), before.to_numpy()))
-    bought = trades.loc[trades["shares"] > 0.0, "fill"].dt.strftime("%Y-%m").value_counts()
-    table["bought"] = bought.reindex(table.index, fill_value=0).astype(int)
-    return table.reset_index()
