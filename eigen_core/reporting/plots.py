@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from eigen_core.common.records import Curve, GenerationRecord, RecordLog, Telemetry
-from eigen_core.common.text import BYTES_PER_MB, count, duration, number, signed, size
+from eigen_core.common.text import BYTES_PER_MB, count, duration, number, size
 from eigen_core.reporting.health import learning_sentences
 from eigen_core.reporting.style import (
     BLUE,
@@ -48,8 +48,6 @@ from eigen_core.reporting.tables import FITNESS_PLOT, NO_GENERATION, champion_in
 
 # The scheduler of the system then prefers a training on all cores.
 _NICENESS = 10
-# A slope over fewer generations is noise.
-_SLOPE_GENERATIONS = 10
 _TIMED_PHASES = ("evaluate", "train", "evolve", "checkpoint")
 # Letters that fit into a line of the subtitle.
 _SUBTITLE = 140
@@ -187,7 +185,6 @@ def plot_resources(telemetry: Sequence[Telemetry], path: Path) -> Path:
         if telemetry:
             _draw_time(figure.add_axes((0.05, 0.13, 0.31, 0.68)), telemetry)
             _draw_memory(figure.add_axes((0.56, 0.13, 0.285, 0.68)), telemetry)
-            footnote(figure, _memory_slope(telemetry))
     return path
 
 
@@ -220,20 +217,6 @@ def _draw_memory(axes: Axes, telemetry: Sequence[Telemetry]) -> None:
     axes.set_ylim(0.0, max(1.05 * axes.get_ylim()[1], 1.0))
     value_axis(axes, "Memory: peak of each phase", "MB")
     label_ends(axes, labels)
-
-
-def _memory_slope(telemetry: Sequence[Telemetry]) -> str:
-    newer = telemetry[len(telemetry) // 2 :]
-    if len(newer) < _SLOPE_GENERATIONS:
-        return ""
-    generations = np.array([entry.generation for entry in newer], dtype=np.float64)
-    resident = np.array([entry.rss_bytes for entry in newer], dtype=np.float64) / BYTES_PER_MB
-    (slope, _), covariance = np.polyfit(generations, resident, 1, cov=True)
-    error = np.sqrt(covariance[0, 0])
-    return (
-        f"Resident memory since generation {newer[0].generation}: {signed(100 * slope)} ± {number(100 * error)} MB "
-        "per 100 generations (slope and its standard error)."
-    )
 
 
 def plot_diversity(history: Sequence[GenerationRecord], path: Path) -> Path:
