@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 import numpy as np
 import torch
@@ -25,7 +26,7 @@ from eigen_core.task.panel import PanelTask
 INTERVAL = (5.0, 95.0)
 """Percentiles, over the random shifts of a feature or column, that bound an interval."""
 LOW_CHANGE = 0.01
-"""A column is hardly used if shifting it in time changes an agent's decisions on at most this share of the days."""
+"""A column is hardly used if shifting it in time changes agents' decisions on at most this share of the days."""
 _NEAREST = 0.1
 
 _Part = tuple[slice | int, slice | int]
@@ -35,11 +36,13 @@ _Played = tuple[NDArray[np.float64], float | None]
 
 @dataclass(frozen=True)
 class Importance:
-    """Effect on an agent of shifting a feature or column in time: means over random shifts, and 5 and 95 % percentiles.
+    """Effect on agents of shifting a feature or column in time: means over random shifts, and 5 and 95 % percentiles.
+
+    Each shift counts with the mean over the agents.
 
     Attributes:
         name: of the feature, or symbol of the column.
-        changed: share of the days on which the agent buys another asset or none; for a portfolio, the mean share of the
+        changed: share of the days on which an agent buys another asset or none; for a portfolio, the mean share of the
             equity that moves to other assets or cash.
         excess_lost: loss of gain beyond the market (`Excess`), per trade or per year (%); None without two trades.
     """
@@ -53,8 +56,8 @@ class Importance:
 
 def importance(
     config: Config, panel: Panel, weights: Tensor, starts: Sequence[int], days: range, draws: int = 20
-) -> list[tuple[list[Importance], list[Importance]]]:
-    """Return for each agent the importance of each feature and of each column, the most important first.
+) -> tuple[tuple[Importance, ...], tuple[Importance, ...]]:
+    """Return the importance of each feature and of each column for agents, the most important first.
 
     Args:
         weights: of the agents, float32 `[agents, parameters]`, on the device that computes.
@@ -72,21 +75,19 @@ def importance(
         *((name, (slice(None), index)) for index, name in enumerate(panel.feature_names)),
         *((name, (index, slice(None))) for index, name in enumerate(panel.symbols)),
     ]
-    found: list[list[Importance]] = []
+    found: list[Importance] = []
     for done, (name, part) in enumerate(parts, 1):
         moved = []
         for changed in _shifted(panel, part, days, draws, generator):
             other = _task(config, changed, weights.device)
             moved.append([_play(other, agent, starts) for agent in weights])
-        found.append([_importance(name, *played) for played in zip(usual, zip(*moved, strict=True), strict=True)])
+        found.append(_importance(name, usual, moved))
         report_progress("importance", done, len(parts))
-    features, columns = found[: len(panel.feature_names)], found[len(panel.feature_names) :]
-    by_agent = zip(zip(*features, strict=True), zip(*columns, strict=True), strict=True)
-    return [(_ranked(of_features), _ranked(of_columns)) for of_features, of_columns in by_agent]
-
-
-def _ranked(found: Sequence[Importance]) -> list[Importance]:
-    return sorted(found, key=lambda one: -one.changed)
+    features, columns = (
+        tuple(sorted(of_kind, key=lambda one: -one.changed))
+        for of_kind in (found[: len(panel.feature_names)], found[len(panel.feature_names) :])
+    )
+    return features, columns
 
 
 def _task(config: Config, panel: Panel, device: torch.device) -> PanelTask:
@@ -109,9 +110,13 @@ def _play(task: PanelTask, weights: Tensor, starts: Sequence[int]) -> _Played:
     return shares.cpu().numpy(), None if excess is None else excess.mean
 
 
-def _importance(name: str, usual: _Played, moved: Sequence[_Played]) -> Importance:
-    changed = [_changed(usual[0], shares) for shares, _ in moved]
-    lost = [usual[1] - excess for _, excess in moved if usual[1] is not None and excess is not None]
+def _importance(name: str, usual: Sequence[_Played], moved: Sequence[Sequence[_Played]]) -> Importance:
+    changed, lost = [], []
+    for of_draw in moved:
+        pairs = list(zip(usual, of_draw, strict=True))
+        changed.append(fmean(_changed(before, after) for (before, _), (after, _) in pairs))
+        losses = [one - other for (_, one), (_, other) in pairs if one is not None and other is not None]
+        lost += [fmean(losses)] if losses else []
     return Importance(
         name=name,
         changed=float(np.mean(changed)),
@@ -139,8 +144,8 @@ class RunImportance:
     Attributes:
         agent, agents, generation: which agents (see `run_importance`), their number and their generation.
         first, last, draws: first and last validation day (YYYY-MM-DD); number of shifts of each feature and column.
-        features, columns: means over the agents, the most important first, with the widest bounds.
-        low_columns: symbols for which the upper bound of `changed` is at most `LOW_CHANGE` for every agent.
+        features, columns: the most important first.
+        low_columns: symbols for which the upper bound of `changed` is at most `LOW_CHANGE`.
     """
 
     run: str
@@ -185,8 +190,7 @@ def run_importance(
     starts = spread_starts(panel.starts(panel.splits.validation, config), config.evaluation.validation_slices).tolist()
     days = range(max(validation.start - config.market.window + 1, 0), validation.stop)
     with computing_threads(config.threads):
-        found = importance(config, panel, weights, starts, days, draws)
-    columns = over_agents([of_columns for _, of_columns in found])
+        features, columns = importance(config, panel, weights, starts, days, draws)
     return RunImportance(
         run=run,
         agent=agent,
@@ -195,29 +199,7 @@ def run_importance(
         first=str(panel.dates[validation[0]]),
         last=str(panel.dates[validation[-1]]),
         draws=draws,
-        features=over_agents([of_features for of_features, _ in found]),
+        features=features,
         columns=columns,
         low_columns=tuple(column.name for column in columns if column.changed_interval[1] <= LOW_CHANGE),
     )
-
-
-def over_agents(found: Sequence[Sequence[Importance]]) -> tuple[Importance, ...]:
-    """Return the mean over agents of each feature's or column's importance, largest first, with the widest bounds."""
-    by_agent = [{each.name: each for each in of_agent} for of_agent in found]
-    return tuple(_ranked([_mean([of_agent[name] for of_agent in by_agent]) for name in by_agent[0]]))
-
-
-def _mean(of_agents: Sequence[Importance]) -> Importance:
-    means = [each.excess_lost for each in of_agents if each.excess_lost is not None]
-    bounds = [each.excess_lost_interval for each in of_agents if each.excess_lost_interval is not None]
-    return Importance(
-        name=of_agents[0].name,
-        changed=sum(each.changed for each in of_agents) / len(of_agents),
-        changed_interval=_widest([each.changed_interval for each in of_agents]),
-        excess_lost=sum(means) / len(means) if means else None,
-        excess_lost_interval=_widest(bounds) if bounds else None,
-    )
-
-
-def _widest(intervals: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    return min(low for low, _ in intervals), max(high for _, high in intervals)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from cli_cases import eigen
 from science_cases import random_panel, small_config
 from torch import Tensor
@@ -27,7 +28,7 @@ from eigen_core.housekeeping import verify_run
 from eigen_core.judging import act as act_ledger
 from eigen_core.judging.act import Act, Correction, Difference, Reconciliation, act
 from eigen_core.judging.backtest import decisions_among
-from eigen_core.judging.importance import Importance, importance, over_agents
+from eigen_core.judging.importance import Importance, importance
 from eigen_core.judging.run_backtests import backtest
 from eigen_core.market import Panel
 from eigen_core.runs.handle import status_of
@@ -275,7 +276,7 @@ def deaf_to(features: list[int], config: Config, panel: Panel) -> Tensor:
 
 def found_for(weights: Tensor, config: Config, panel: Panel) -> tuple[dict[str, Importance], dict[str, Importance]]:
     starts = [110, 115]
-    ((features, columns),) = importance(config, panel, weights[None], starts, range(100, 140), draws=3)
+    features, columns = importance(config, panel, weights, starts, range(100, 140), draws=3)
     return {one.name: one for one in features}, {one.name: one for one in columns}
 
 
@@ -285,7 +286,7 @@ def found_for(weights: Tensor, config: Config, panel: Panel) -> tuple[dict[str, 
 def test_what_has_no_weight_has_no_importance(task: str, unheard: list[int]) -> None:
     config = small_config(market={"holdout_days": 0}, trading={"buy_threshold": 0.0}, task=task)
     panel = random_panel(config)
-    features, columns = found_for(deaf_to(unheard, config, panel), config, panel)
+    features, columns = found_for(deaf_to(unheard, config, panel)[None], config, panel)
     names = list(panel.feature_names)
     for index in unheard:
         assert (features[names[index]].changed, features[names[index]].excess_lost) == (0.0, 0.0)
@@ -301,10 +302,6 @@ def test_what_has_no_weight_has_no_importance(task: str, unheard: list[int]) -> 
         assert 0.0 <= low <= one.changed <= high <= 1.0
 
 
-ONE = Importance("A", 0.2, (0.1, 0.3), 1.0, (0.5, 1.5)), Importance("B", 0.0, (0.0, 0.0), 0.0, (0.0, 0.0))
-OTHER = Importance("B", 0.6, (0.5, 0.7), None, None), Importance("A", 0.0, (0.0, 0.0), 3.0, (2.0, 4.0))
-
-
 @pytest.mark.thorough
 def test_json_is_about_every_feature_and_column(tmp_path: Path) -> None:
     trained(tmp_path, of=1, market={"data": "us5", "context": ["IBM"]})
@@ -318,7 +315,11 @@ def test_json_is_about_every_feature_and_column(tmp_path: Path) -> None:
     assert all(one["name"] in table for one in (*document["features"], *document["columns"]))
 
 
-def test_importance_over_agents_is_the_mean_with_the_widest_bounds() -> None:
-    first, second = over_agents([ONE, OTHER])
-    assert first == Importance("B", 0.3, (0.0, 0.7), 0.0, (0.0, 0.0))
-    assert second == Importance("A", 0.1, (0.0, 0.3), 2.0, (0.5, 4.0))
+def test_the_importance_for_agents_is_the_mean_over_them() -> None:
+    config = small_config(market={"holdout_days": 0}, trading={"buy_threshold": 0.0})
+    panel = random_panel(config)
+    agents = torch.stack([deaf_to(unheard, config, panel) for unheard in ([0, 2], [1, 2])])
+    each, together = [found_for(one[None], config, panel)[0] for one in agents], found_for(agents, config, panel)[0]
+    for name, found in together.items():
+        assert found.changed == pytest.approx(np.mean([one[name].changed for one in each]))
+        assert found.excess_lost == pytest.approx(np.mean([one[name].excess_lost for one in each]))
