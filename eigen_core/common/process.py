@@ -37,20 +37,16 @@ _FIXED_WORKSPACE = ":4096:8"
 _before: dict[str, str | None] = {}
 
 
-def make_products_reproducible() -> None:
-    """Set MKL_CBWR and CUBLAS_WORKSPACE_CONFIG, unless the user did, so that matrix products are reproducible.
+def prepare_libraries() -> None:
+    """Set MKL_CBWR, CUBLAS_WORKSPACE_CONFIG and OMP_WAIT_POLICY, unless the user did; call it before torch is imported.
 
     MKL's products then do not depend on the size of the batch. cuBLAS needs workspaces of a fixed size for
-    `torch.use_deterministic_algorithms`.
+    `torch.use_deterministic_algorithms`. OpenMP's threads sleep while they wait: on a busy machine, threads that spin
+    stall each other.
     """
     for name, value in ((MKL_MODE, STRICT), (CUBLAS_WORKSPACE, _FIXED_WORKSPACE)):
         if name not in os.environ:
             _set(name, value)
-
-
-def wait_passively() -> None:
-    """Let OpenMP's threads sleep while they wait, unless OMP_WAIT_POLICY is set: on a busy machine, threads that spin
-    stall each other. No effect once torch is imported."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 

@@ -25,7 +25,6 @@ _WHOLE = (2, 3, 4, 5, 6, 7, 8, 10, 15, 20, 25, 50, 100)
 _SPLITS = (Fraction(3, 2), *map(Fraction, _WHOLE), *(Fraction(1, new) for new in _WHOLE))
 _SPLIT_MOVES = -np.log([float(ratio) for ratio in _SPLITS])
 _SPLIT_TOLERANCE, _SPLIT_DEVIATIONS = 0.03, 10.0
-_BLOCK_SYMBOLS = 64
 _DAYS_AROUND, _FEWEST_DAYS_AROUND, _STALE_DAYS = 20, 5, 10
 _SPIKE, _BACK, _SPIKE_DAYS = 3.0, 1.5, 3
 _OPENS_AT, _IN_RANGE = 1.05, 1.001  # tolerances of an open beside the last close, and of a close in its bar's range
@@ -294,10 +293,11 @@ def suspicious_prices(
     proves: the bar joins the last close (it opens there, or its range contains it), its range contains the close, and
     the file has its high and low, or a volume above zero.
     """
-    for symbol, is_traded, given, clean in _by_symbol(symbols, traded, raw, prices):
+    for column, symbol in enumerate(symbols):
+        given, clean = ({role: grid[:, column] for role, grid in each.items()} for each in (raw, prices))
         closes, unknown = given["close"], np.full(len(days), np.nan)
         volume = given.get("volume", unknown)
-        own = np.flatnonzero(is_traded)
+        own = np.flatnonzero(traded[:, column])
         for role, values in ((role, given[role]) for role in BAR if role in raw):
             wrong = (values <= SMALLEST_PRICE) | (values > _LARGEST_PRICE)
             # Vendors write zeros on days without trading.
@@ -317,19 +317,6 @@ def suspicious_prices(
         late = _late(given["adjusted_close"][own], closes[own]) if "adjusted_close" in raw else ()
         for kind, place, detail, event in (*_of_bars(opened, high, low, close, proved, joined), *late):
             yield SuspiciousRow(kind, symbol, str(days[own[place]]), detail, event=event)
-
-
-def _by_symbol(
-    symbols: Sequence[str], traded: NDArray[np.bool_], *grids: Mapping[Role, Grid]
-) -> Iterator[tuple[str, NDArray[np.bool_], dict[Role, Grid], dict[Role, Grid]]]:
-    """Yield each symbol with its columns; blocks of them are transposed first, which reads memory in order."""
-    for begin in range(0, len(symbols), _BLOCK_SYMBOLS):
-        block = slice(begin, begin + _BLOCK_SYMBOLS)
-        is_traded = np.ascontiguousarray(traded[:, block].T)
-        one, other = ({role: np.ascontiguousarray(grid[:, block].T) for role, grid in each.items()} for each in grids)
-        for row, symbol in enumerate(symbols[block]):
-            columns = ({role: block_of[row] for role, block_of in each.items()} for each in (one, other))
-            yield symbol, is_traded[row], *columns
 
 
 def _of_bars(

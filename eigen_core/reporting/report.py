@@ -332,19 +332,18 @@ _DAYS = {"holdout": "Holdout", "validation": "Validation days", _WALK: "Walk-for
 
 
 def write_report(
-    store: str, run: str, *, span: str | None, agent: str, file: Path, settings: Sequence[str] = ()
+    store: str, name: str, *, span: str | None, agent: str, file: Path, settings: Sequence[str] = ()
 ) -> Report:
-    """Backtest agents of a run over a span of days and write the report to an HTML file; see `backtest`."""
-    require_place(file)
-    report = report_of(backtest(store, run, span=span, agent=agent, settings=settings), status_of(store, run))
-    write_page(report_page(report), file)
-    return report
+    """Write the report of agents of a run (see `backtest`) or of a finished walk (see `load_walk`) to an HTML file.
 
-
-def write_walk_report(store: str, name: str, file: Path, settings: Sequence[str] = ()) -> Report:
-    """Backtest the champions of a finished walk on its folds, and write the report to an HTML file; see `load_walk`."""
+    Raises as these two and `is_report_of_walk` do.
+    """
+    of_walk = is_report_of_walk(store, name, span=span, agent=agent)
     require_place(file)
-    report = report_of_walk(play_walk(load_walk(store, name, settings)))
+    if of_walk:
+        report = report_of_walk(play_walk(load_walk(store, name, settings)))
+    else:
+        report = report_of(backtest(store, name, span=span, agent=agent, settings=settings), status_of(store, name))
     write_page(report_page(report), file)
     return report
 

@@ -274,15 +274,11 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Write what a run or a walk would have earned, and whether to believe it, into one HTML file that can be sent."""
-    from eigen_core.reporting.report import is_report_of_walk, write_report, write_walk_report
+    from eigen_core.reporting.report import write_report
 
-    where, file = store_of(store), out or Path(f"{name}-report.html")
-    of_walk = is_report_of_walk(where, name, span=span, agent=agent)
+    file = out or Path(f"{name}-report.html")
     with progress_shown():
-        if of_walk:
-            found = write_walk_report(where, name, file, assignments or ())
-        else:
-            found = write_report(where, name, span=span, agent=agent, file=file, settings=assignments or ())
+        found = write_report(store_of(store), name, span=span, agent=agent, file=file, settings=assignments or ())
     print_result(as_json, report_document, print_report, found, agent, file)
 
 
