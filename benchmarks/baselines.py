@@ -136,6 +136,7 @@ class _Case:
 
     def config(self, group_size: int = 0) -> Config:
         return Config(
+            preset="ddpg",
             task=f"gym:{self.environment}",
             device="cpu",
             environment={"episode_steps": self.steps},

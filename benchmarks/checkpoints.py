@@ -59,7 +59,7 @@ def run() -> Section:
             )
     return Section(
         title="Saving and loading a full replay buffer",
-        method=f"{_TRANSITIONS:,} transitions of {_ASSETS} assets ({raw:.1f} MB) that 16 agents of preset quickstart "
+        method=f"{_TRANSITIONS:,} transitions of {_ASSETS} assets ({raw:.1f} MB) that 16 agents of preset ddpg "
         "made in five generations on a synthetic market, saved as a generation (compressed, hashed, written, fsynced) "
         f"and loaded (every byte verified; files in the page cache), {_ROUNDS} times, taking turns with a plain file "
         "of the same bytes, fsynced. A run saves only new transitions; here all are new. Extra memory: peak of the "
@@ -106,7 +106,7 @@ def _extra_mb(work: str, way: str, folder: Path) -> float:
 def _trade(folder: Path) -> None:
     """Train until the buffer is full and save it: its compression depends on the agents' actions."""
     config = Config(
-        preset="quickstart",
+        preset="ddpg",
         device="cpu",
         replay={"capacity": _TRANSITIONS},
         learner={"gradient_steps": _GRADIENT_STEPS},

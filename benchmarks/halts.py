@@ -36,7 +36,7 @@ def run() -> Section:
 
 
 def config() -> Config:
-    return Config(preset="quickstart", device="cpu", market={"window": 60})
+    return Config(preset="ddpg", device="cpu", market={"window": 60})
 
 
 def market(*, halts: bool) -> Panel:

@@ -29,8 +29,8 @@ _TRADERS, _YEARS = 80, 12
 _SEED = 1
 _LONG = ("trading.holding_days=20", "trading.settlement_days=20")
 _CASES = {
-    "trades, held up to 5 days": load_config("quickstart"),
-    "trades, held up to 20 days": load_config("quickstart", _LONG),
+    "trades, held up to 5 days": load_config("ddpg"),
+    "trades, held up to 20 days": load_config("ddpg", _LONG),
     "a portfolio's days": load_config("portfolio"),
 }
 _GROUP = 20

@@ -39,6 +39,7 @@ _PATIENCE_SECONDS = 240.0
 _PAUSE_SECONDS = 3.0
 
 CONFIG: dict[str, Any] = {
+    "preset": "ddpg",
     "device": "cpu",
     "generations": 4,
     "market": {"window": 20, "validation_days": 60, "holdout_days": 0},

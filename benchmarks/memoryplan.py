@@ -41,19 +41,19 @@ class Case:
 
 
 CASES = (
-    *(Case(name, name, _QUICK) for name in ("quickstart", "portfolio", "counterfactual")),
+    *(Case(name, name, _QUICK) for name in ("ddpg", "portfolio", "counterfactual")),
     *(Case(name, name) for name in ("eigen2", "eigen2-classic")),
     Case("ppo", "ppo", ("generations=4",)),
     *(Case(name, name) for name in ("pendulum", "swimmer", "halfcheetah")),
     *(Case(name, name, ("generations=4",)) for name in ("pendulum-ppo", "cartpole")),
-    Case("quickstart, tcn", "quickstart", ("network.encoder=tcn", *_SHORT)),
-    Case("quickstart, sac", "quickstart", ("learner.algorithm=sac", *_SHORT)),
+    Case("ddpg, tcn", "ddpg", ("network.encoder=tcn", *_SHORT)),
+    Case("ddpg, sac", "ddpg", ("learner.algorithm=sac", *_SHORT)),
     Case("portfolio, direct", "portfolio", ("learner.algorithm=direct", *_QUICK)),
-    Case("quickstart, two workers", "quickstart", ("workers=2", *_SHORT)),
-    Case("quickstart, 32 agents", "quickstart", ("population.size=32", "replay.capacity=150000", *_SHORT)),
+    Case("ddpg, two workers", "ddpg", ("workers=2", *_SHORT)),
+    Case("ddpg, 32 agents", "ddpg", ("population.size=32", "replay.capacity=150000", *_SHORT)),
     Case(
-        "quickstart, 500,000 transitions",
-        "quickstart",
+        "ddpg, 500,000 transitions",
+        "ddpg",
         ("replay.capacity=500000", "evaluation.slices=50", "generations=5", *_FILLING),
     ),
     Case(

@@ -27,7 +27,7 @@ from flows.server.prefect_settings import flow_environment
 
 _GENERATIONS = 11
 _TURNS = 3
-_PRESET = "quickstart"
+_PRESET = "ddpg"
 _SHORT = ("learner.gradient_steps=1", "evaluation.slices=2", "evaluation.validation_slices=2")
 _CASES: dict[str, tuple[str, ...]] = {"short generations": _SHORT, _PRESET: ()}
 _MOST_SECONDS, _MOST_SHARE = 0.1, 0.02

@@ -1,4 +1,4 @@
-"""How long a checkpoint stops a quickstart training, with a local and a remote store."""
+"""How long a checkpoint stops a training of preset ddpg, with a local and a remote store."""
 
 import os
 import tempfile
@@ -44,7 +44,7 @@ def run() -> Section:
         rows.append([place, *cells, _median_and_longest([sum(seconds.values()) for seconds in generations])])
     return Section(
         title="What a checkpoint takes of the time for training",
-        method=f"Preset quickstart on the bundled prices, generations {1 + _WARM_UP} to {_GENERATIONS} of "
+        method=f"Preset ddpg on the bundled prices, generations {1 + _WARM_UP} to {_GENERATIONS} of "
         f"{_TURNS} runs in turns for each store, each in its own process: median and longest time of a phase. "
         "Training waits until population with targets and moments, champion, records and new transitions are "
         "compressed, hashed, written and fsynced in the run directory, and old generations are removed there; a "
@@ -59,7 +59,7 @@ def train_with(store: str, local: str, name: str, emulator_url: str) -> list[dic
     """Train with a store and return the time of each phase of each counted generation (seconds)."""
     os.environ["STORAGE_EMULATOR_HOST"] = emulator_url
     assignments = [f"checkpoint.store={store}", f"checkpoint.local={local}", f"generations={_GENERATIONS}"]
-    config = load_config("quickstart", assignments)
+    config = load_config("ddpg", assignments)
     state = start_training(config, build_panel(config)[0])
     Run(config.checkpoint, name).begin(config)
     document = config.model_dump(mode="json")

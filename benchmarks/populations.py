@@ -58,7 +58,7 @@ def run() -> Section:
         method=(
             "What the champion reaches with DDPG and the same steps played by each method. Pendulum-v1: preset "
             "pendulum, 4 agents, 12 generations, 9,600 steps that are learned from; mean return of 20 episodes that "
-            "neither training nor validation knows. Market: preset quickstart, 16 agents, "
+            "neither training nor validation knows. Market: preset ddpg, 16 agents, "
             f"{_MARKET_GENERATIONS} generations, on 20 assets held 5 days, of which a feature knows the return with a "
             f"correlation of {_EDGE:g} (`{_MARKET}`); percent of what an oracle earns in the holdout. Seeds "
             f"{', '.join(map(str, _SEEDS))}."

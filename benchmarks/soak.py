@@ -170,7 +170,7 @@ def changing_counts(counts: Mapping[int, Mapping[str, int]]) -> list[str]:
 def soak_config(generations: int, folder: Path) -> Config:
     """Return the configuration of a small training with all files in `folder`."""
     places = (f"checkpoint.store={folder / 'store'}", f"checkpoint.local={folder / 'local'}")
-    return load_config("quickstart", [*_SETTINGS, f"generations={generations}", *places])
+    return load_config("ddpg", [*_SETTINGS, f"generations={generations}", *places])
 
 
 class _RemoteFolder(LocalStore):

@@ -24,7 +24,7 @@ def run() -> Section:
     tune_allocator()
     return Section(
         title="Workers on this machine",
-        method=f"Generations 2 to {_GENERATIONS} of quickstart (32 gradient steps; 8 with 256 agents, 2 with tcn "
+        method=f"Generations 2 to {_GENERATIONS} of preset ddpg (32 gradient steps; 8 with 256 agents, 2 with tcn "
         f"in blocks of 256 days), in this process and on {_WORKERS} workers by turns, one thread each; the least time "
         "of each, since what else the machine does only adds to it. The weights after each generation are compared to "
         "the bit. Sent and received: bytes of the arrays that cross.",
@@ -55,7 +55,7 @@ class _Side:
 
 
 def _compare(name: str, agents: int, assignments: tuple[str, ...]) -> list[str]:
-    config = load_config("quickstart", [f"population.size={agents}", "replay.capacity=200000", *assignments])
+    config = load_config("ddpg", [f"population.size={agents}", "replay.capacity=200000", *assignments])
     content = open_data(config).content
     alone, led = (_Side(start_training(config, content)) for _ in range(2))
     fingerprint = led.state.task.fingerprint

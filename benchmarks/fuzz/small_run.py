@@ -37,6 +37,7 @@ RUN = "run"
 GENERATIONS = 3
 _PATIENCE_SECONDS = 120
 _CONFIG = {
+    "preset": "ddpg",
     "seed": 3,
     "device": "cpu",
     "generations": GENERATIONS + 1,

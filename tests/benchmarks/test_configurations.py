@@ -55,8 +55,7 @@ CONFIGURATIONS: dict[str, Callable[[], Iterable[Config]]] = {
     ),
     "soak": lambda: [soak.soak_config(3, Path("runs"))],
     "workers": lambda: (
-        load_config("quickstart", [f"population.size={agents}", *settings])
-        for _, agents, settings in workers_bench._CASES
+        load_config("ddpg", [f"population.size={agents}", *settings]) for _, agents, settings in workers_bench._CASES
     ),
 }
 

@@ -13,7 +13,7 @@ from eigen_core.trading.synthetic import FEATURE, coming_returns
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("preset", ["quickstart", "portfolio"])
+@pytest.mark.parametrize("preset", ["ddpg", "portfolio"])
 def test_intervals_hold_the_excess_as_often_as_they_say(preset: str) -> None:
     """Of 320 intervals 95 % hold the excess of other days, within what their number makes uncertain.
 
@@ -31,9 +31,9 @@ EDGE = 0.3
 def test_the_planted_column_is_read_as_a_feature_with_its_information_coefficient(tmp_path: Path) -> None:
     options = ["market.first_date=2015-01-01", "trading.holding_days=5"]
     path = tmp_path / "planted.csv"
-    write_planted_prices(load_config("quickstart", options), EDGE, path)
+    write_planted_prices(load_config("ddpg", options), EDGE, path)
     own = [f"market.data={path}", 'market.own_features=["columns"]']
-    config = load_config("quickstart", [*options, *own])
+    config = load_config("ddpg", [*options, *own])
     panel, _ = build_panel(config)
     # Features are normalised a column each, which moves the correlation over the assets of a day by little.
     signal = np.asarray(panel.features)[..., panel.feature_names.index(FEATURE)]

@@ -146,7 +146,7 @@ def test_a_run_that_is_only_in_the_store_is_cleaned_there(elsewhere: Config, tmp
 
 def test_a_run_that_cannot_be_read_keeps_no_other_from_being_cleaned(config: Config) -> None:
     location = RunLocation.of(config.checkpoint, "broken")
-    create_run(location, {"preset": "quickstart", "learner": {"gamma": 7}})
+    create_run(location, {"preset": "ddpg", "learner": {"gamma": 7}})
     save_generations(config, "run", *range(1, 4))
     broken, run = clean_runs(config.checkpoint.store, None, 0.0, dry_run=False)
     assert "learner.gamma" in known(broken.skipped)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from eigen_core.common.records import GenerationRecord
 
 SMALL: dict[str, Any] = {
+    "preset": "ddpg",
     "device": DEVICE,
     "market": {"window": 20, "validation_days": 60, "holdout_days": 0},
     "trading": {"trading_days": 30, "settlement_days": 10, "holding_days": 10},

@@ -96,7 +96,7 @@ def comparison_of() -> Comparison:
                 agents=1,
                 generation=7,
                 span="holdout",
-                config=Config(learner={"gamma": 0.9 if account == "momentum" else 0.99}),
+                config=Config(preset="ddpg", learner={"gamma": 0.9 if account == "momentum" else 0.99}),
                 looks=Looks((), 0),
                 verdict=report.verdict,
                 folder=Path("nowhere"),

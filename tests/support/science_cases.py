@@ -11,6 +11,7 @@ from eigen_core.config.registry import LEARNERS
 from eigen_core.market import Panel, panel_of_prices
 
 _SMALL: dict[str, Any] = {
+    "preset": "ddpg",
     "seed": 3,
     "device": DEVICE,
     "market": {"window": 8, "validation_days": 30, "holdout_days": 24},

@@ -282,7 +282,7 @@ def test_more_or_fewer_agents_than_can_learn_are_refused(method: str, learning: 
 @pytest.mark.thorough
 def test_the_champion_finds_a_planted_edge() -> None:
     config = Config(
-        preset="quickstart",
+        preset="ddpg",
         seed=2,
         device="cpu",
         market={"window": 2},

@@ -10,7 +10,7 @@ from eigen_core.config.loading import load_config
 pytest.importorskip("optuna")
 from eigen_core.judging.sweeps import Definition, Study, as_settings, space_of
 
-GIVEN = ["generations=4"]
+GIVEN = ["generations=4", "preset=ddpg"]
 
 
 def definition(*varied: str, seeds: int = 1, prunes: bool = True, given: list[str] = GIVEN) -> Definition:
@@ -120,8 +120,8 @@ def test_another_definition_is_refused(tmp_path: Path) -> None:
     for other, what in (
         (definition("learner.gamma=0.9:0.98"), "--vary differs"),
         (definition("learner.gamma=0.9:0.99", seeds=2), "--seeds differs"),
-        (definition("learner.gamma=0.9:0.99", given=["generations=5"]), "generations differs"),
-        (definition("learner.gamma=0.9:0.99", given=["generations=4", "learner.tau=0.1"]), "learner.tau differs"),
+        (definition("learner.gamma=0.9:0.99", given=["generations=5", "preset=ddpg"]), "generations differs"),
+        (definition("learner.gamma=0.9:0.99", given=[*GIVEN, "learner.tau=0.1"]), "learner.tau differs"),
     ):
         with pytest.raises(InputError, match=what):
             Study(path, other)

@@ -149,7 +149,7 @@ def test_it_learns_from_the_first_generation_on() -> None:
 @pytest.mark.thorough
 def test_it_learns_a_leak_by_gradients_alone() -> None:
     config = Config(
-        preset="quickstart",
+        preset="ddpg",
         device="cpu",
         market={"window": 2},
         network={"scales": [1]},

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("without_api")
 
 GB = 1_000_000_000
 SETTINGS = ("device=cpu", "population.size=8", "market.features=classic")
-DATA = MarketTask.data_of_shape(load_config("quickstart", SETTINGS), 1_800, 8, 6)
+DATA = MarketTask.data_of_shape(load_config("ddpg", SETTINGS), 1_800, 8, 6)
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +48,7 @@ def probes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Config]:
 
 
 def planned(*settings: str) -> RunPlan:
-    return plan_run(load_config("quickstart", [*SETTINGS, *settings]), DATA)
+    return plan_run(load_config("ddpg", [*SETTINGS, *settings]), DATA)
 
 
 def bounded(monkeypatch: pytest.MonkeyPatch, size: int, kind: LimitKind) -> None:
@@ -161,7 +161,7 @@ def test_the_guard_begins_every_phase_of_a_plan_that_fits_a_gpu(
 
 
 def _on_gpu() -> tuple[Config, TaskData]:
-    config = load_config("quickstart", ["device=cuda", *SETTINGS[1:], "memory.limit_gb=12"])
+    config = load_config("ddpg", ["device=cuda", *SETTINGS[1:], "memory.limit_gb=12"])
     return config, DATA
 
 
@@ -183,14 +183,14 @@ def test_what_the_process_of_a_training_has_loaded_already_is_in_its_plan(monkey
 
     def peak(own: int) -> int:
         monkeypatch.setattr("eigen_core.machine.memory_usage.statm", lambda *_: (9 * GB, own))
-        return peak_of(require_fit(load_config("quickstart", SETTINGS), DATA))
+        return peak_of(require_fit(load_config("ddpg", SETTINGS), DATA))
 
     usual = peak(MEASURED.process)
     assert peak(MEASURED.process + 120 * MB) == pytest.approx(usual + 100 * MB, abs=5 * MB)
 
 
 def test_a_training_is_measured_only_where_that_may_decide_and_once(probes: list[Config]) -> None:
-    roomy, tight, small = (load_config("quickstart", [*SETTINGS, f"memory.limit_gb={size}"]) for size in (20, 3, 0.4))
+    roomy, tight, small = (load_config("ddpg", [*SETTINGS, f"memory.limit_gb={size}"]) for size in (20, 3, 0.4))
     with pytest.raises(RunTooLargeError):
         require_fit(small, DATA)
     assert "it needs at least" in require_fit(roomy, DATA).sentence()
@@ -208,7 +208,7 @@ def test_a_probe_that_fails_refuses_a_run_only_where_it_ran_out_of_memory(
     out_of_memory: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "probe", lambda *_: ProbeFailure("train", "it failed", out_of_memory=out_of_memory))
-    config = load_config("quickstart", [*SETTINGS, "memory.limit_gb=3"])
+    config = load_config("ddpg", [*SETTINGS, "memory.limit_gb=3"])
     if not out_of_memory:
         assert require_fit(config, DATA).fits
         return
@@ -219,7 +219,7 @@ def test_a_probe_that_fails_refuses_a_run_only_where_it_ran_out_of_memory(
 def test_a_run_for_which_the_disk_has_no_room_is_refused_until_it_has_what_it_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = load_config("quickstart", [*SETTINGS, f"checkpoint.store={tmp_path}"])
+    config = load_config("ddpg", [*SETTINGS, f"checkpoint.store={tmp_path}"])
     most = plan_run(config, DATA).disk.most_bytes
     usage = SimpleNamespace(total=100 * most, used=0, free=most - 1)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)

@@ -160,7 +160,7 @@ def test_a_rule_is_said_of_ill_histories_with_a_setting_that_exists_and_not_of_h
         assert sentence.startswith(said)
         assert "train longer" not in course
         settings = [word.rstrip(".") for word in sentence.split() if "=" in word]
-        assert load_config("quickstart", settings).preset == "quickstart"
+        assert load_config("ddpg", settings).preset == "ddpg"
         assert settings
         for change in [*healthy, None]:
             assert len(learning_sentences(history_of(seed, change))) == 1, (seed, change)

@@ -47,7 +47,7 @@ def test_a_report_of_a_run_says_what_was_played_and_how_to_get_it_again(store: s
     page = file.read_text(encoding="utf-8")
     assert (report.span, len(report.played.curve.dates), report.warnings) == ("holdout", 60, ())
     assert f"eigen report {ONE} --slice holdout --agent champion" in page
-    assert f"eigen train --run {ONE} --preset quickstart --set generations=1 " in page
+    assert f"eigen train --run {ONE} --preset ddpg --set generations=1 " in page
     assert "Read 8,313 rows from sp500_20_close_1990_2022.csv.gz" in page
     assert store not in page
     assert HEADLINES[report.verdict.claim] in page

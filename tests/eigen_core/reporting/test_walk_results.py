@@ -124,7 +124,7 @@ def test_the_command_report_makes_the_report_of_a_walk(walk: Walk, result: WalkR
     assert document["figures"]["total_return"] == result.metrics.total_return
     assert document["verdict"] == {"claim": result.verdict.claim, "sentence": report.verdict.statement}
     assert file.read_text(encoding="utf-8") == report_page(report)
-    assert "eigen walk years --folds 2 --seeds 2 --preset quickstart --set " in report_page(report)
+    assert "eigen walk years --folds 2 --seeds 2 --preset ddpg --set " in report_page(report)
     assert not is_report_of_walk(store, "years-fold-1-seed-1", span=None, agent="champion")
     for name, span, agent, sentence in (
         ("others", None, "champion", r"There is no run 'others' .*Its walks: years\."),

@@ -262,7 +262,7 @@ def test_a_run_of_each_version_is_read(store: Path, tmp_path: Path, name: str) -
 
 def test_a_run_with_settings_that_its_learner_never_read_goes_on(store: Path, tmp_path: Path) -> None:
     """Up to version 10 each learner had the settings of all."""
-    config = Config.model_validate({"generations": 3, "checkpoint": {"store": str(store)}})
+    config = Config.model_validate({"preset": "ddpg", "generations": 3, "checkpoint": {"store": str(store)}})
     values = config.model_dump(mode="json")
     values["learner"] |= {"policy_delay": None, "clip_range": 0.3, "stretches": 2, "target_noise": 0.7}
     write_run(store, "old", {**values, "format_version": 10})

@@ -107,7 +107,7 @@ def test_a_launch_names_places_so_that_the_worker_means_the_same(
     ended = eigen("launch", *small_settings(), code=0)
     assert "The run fits" in ended.stdout
     (_, values, run, as_configured) = launches.pop()
-    assert (run.startswith("quickstart-"), as_configured) == (True, False)
+    assert (run.startswith("ddpg-"), as_configured) == (True, False)
     assert "checkpoint" not in values
     assert not (folder / "runs").exists()
     tracked = ("--set", "reporting.trackers=tensorboard")

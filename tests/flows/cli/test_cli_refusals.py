@@ -131,7 +131,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     RunDirectory.create(
         folder / "store", "known", small_flow_config(folder / "store", generations=1).model_dump(mode="json")
     )
-    RunDirectory.create(folder / "store", "broken", {"preset": "quickstart", "learner": {"gamma": 7}})
+    RunDirectory.create(folder / "store", "broken", {"preset": "ddpg", "learner": {"gamma": 7}})
     return folder
 
 

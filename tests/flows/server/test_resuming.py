@@ -236,7 +236,7 @@ def test_one_that_fails_each_time_is_tried_three_times_under_one_name(
         ends = [scheduled(tmp_path) for _ in range(MOST_ATTEMPTS + 2)]
     assert [end.name for end in ends] == [*["Failed"] * MOST_ATTEMPTS, BLOCKED_NAME, BLOCKED_NAME]
     (name,) = (path.name for path in tmp_path.iterdir())
-    assert name.startswith("quickstart-")
+    assert name.startswith("ddpg-")
     assert f"eigen resume {name}" in str(ends[-1].message)
     assert not deployed.is_on
     # Whoever asks for this very run is not refused.
