@@ -219,6 +219,9 @@ class CounterfactualConfig(BatchSamplingConfig):
     algorithm: Literal["counterfactual"] = "counterfactual"
     target_bins: Annotated[int, Field(ge=1, le=100)] = 4
     """Number of sale targets that are learned, evenly spread from `trading.min_target` to `trading.max_target`."""
+    ema_decay: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """Agents act by an exponential moving average of their weights, of which a gradient step keeps this share; 0: by
+    the weights of the last step."""
 
 
 class DirectConfig(LearnerConfig):

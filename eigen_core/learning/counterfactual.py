@@ -8,9 +8,14 @@ exceeds its reserve price, the price of blocking the asset until its sale (`eige
 With `network.linear_scales` the prediction is a ridge regression's, plus a share of the network's output, the gate.
 Where outcomes are linear in the features, a regression beats a network, since it learns less noise; the gate lets an
 agent depart from it as far as days confirm from which it has not learned.
+
+With `learner.ema_decay` agents act by an average of the weights of their gradient steps (Polyak and Juditsky 1992,
+"Acceleration of stochastic approximation by averaging"; Izmailov et al. 2018, arXiv:1803.05407): noise in the weights
+of single steps is noise in the highest predictions, by which agents act.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import ClassVar, cast
 
 import torch
@@ -21,7 +26,7 @@ from eigen_core.common.records import Curve
 from eigen_core.config import Config, CounterfactualConfig
 from eigen_core.learning.base_learners import BatchLearner, BatchPlan, StepInputs, clipped_step, scaled
 from eigen_core.learning.interface import LearningResult, learner_settings
-from eigen_core.networks.actions import ExpectedOutcomes, update_reserve
+from eigen_core.networks.actions import ExpectedOutcomes, set_reserve, update_reserve
 from eigen_core.networks.policies import Heads
 from eigen_core.networks.population import Population
 from eigen_core.task import task_class
@@ -50,6 +55,12 @@ class CounterfactualLearner(BatchLearner[Observed, Encoded]):
         self._known = cast("KnownOutcomes", task)
         self._stepped = slice(0, self._learned_actor.stop)
 
+    def new_agents(self, weights: Tensor, teacher: Population | None = None) -> Population:
+        agents = super().new_agents(weights, teacher)
+        if not self._learner.ema_decay:
+            return agents
+        return Population(weights, {**agents.state, "stepped_weights": weights.clone()})
+
     @staticmethod
     def heads(config: Config) -> Heads:
         if not issubclass(task_class(config), KnownOutcomes):
@@ -63,10 +74,17 @@ class CounterfactualLearner(BatchLearner[Observed, Encoded]):
     def learn(
         self, group: Population, plan: BatchPlan, replay: Replay, between_steps: Callable[[], None]
     ) -> LearningResult:
-        result = super().learn(group, plan, replay, between_steps)
+        if not self._learner.ema_decay:
+            result = super().learn(group, plan, replay, between_steps)
+            if self._config.network.linear_scales:
+                self._set_gates(result.group)
+            return result
+        stepped = Population(group.state["stepped_weights"], {**group.state, "average": group.weights})
+        result = super().learn(stepped, plan, replay, between_steps)
         if self._config.network.linear_scales:
-            self._set_gates(result.group)
-        return result
+            self._set_gates(group)
+        self._set_reserves(group)
+        return replace(result, group=group)
 
     def _sampler(self, replay: Replay) -> BatchSampler | None:  # noqa: ARG002 - outcomes are not stored there
         return self._known.outcome_sampler(self._learner.batch_size)
@@ -89,9 +107,14 @@ class CounterfactualLearner(BatchLearner[Observed, Encoded]):
             time_losses += time_loss.detach() / len(batches)
             seen.append((expected.detach(), outcomes.known))
         norms = clipped_step(group, self._stepped, rows, corrections, "critic_learning_rate", self._learner)
-        actor = self._task.actor_layout.views(group.weights[:, self._actor])
-        for found, known in seen:
-            update_reserve(actor, found, known)
+        if decay := self._learner.ema_decay:
+            average = group.state["average"]
+            average[:, self._stepped].lerp_(group.weights[:, self._stepped], 1.0 - decay)
+            actor = self._task.actor_layout.views(average[:, self._actor])
+        else:
+            actor = self._task.actor_layout.views(group.weights[:, self._actor])
+            for found, known in seen:
+                update_reserve(actor, found, known)
         gate = actor["actor.gate"][:, 0] if self._config.network.linear_scales else torch.ones_like(norms)
         return [reward_losses, time_losses, actor["actor.log_spread"][:, 0].exp(), gate, norms]
 
@@ -104,12 +127,8 @@ class CounterfactualLearner(BatchLearner[Observed, Encoded]):
         distribution is (James and Stein 1961, "Estimation with quadratic loss", in the form that is never negative).
         Outcomes that overlap in time, and those of the same asset, count once.
         """
-        critic = self._task.critic_layout.views(group.weights[:, self._critic])
-        actor = self._task.actor_layout.views(group.weights[:, self._actor])
         sums = torch.zeros((4, group.size), dtype=torch.float64, device=group.weights.device)
-        for moments, block in self._known.held_out(self._learner.batch_size):
-            observed, outcomes = self._known.outcomes(moments.expand(group.size, -1), block)
-            expected = self._known.expected_outcomes(actor, self._task.encode(critic, observed))
+        for expected, outcomes in self._held_out(group):
             assert expected.linear is not None
             known = outcomes.known[..., None]
             output = _within_moments(expected.learned, known)
@@ -121,7 +140,28 @@ class CounterfactualLearner(BatchLearner[Observed, Encoded]):
         repeated = self._known.longest_blocked() * self._learner.target_bins
         variance = repeated * errors / count.clamp_min(1.0) / squares.clamp_min(_SMALLEST)
         gate = slope - variance / slope.clamp_min(_SMALLEST)
-        actor["actor.gate"].copy_(gate.clamp(0.0, 1.0)[:, None])
+        self._task.actor_layout.views(group.weights[:, self._actor])["actor.gate"].copy_(gate.clamp(0.0, 1.0)[:, None])
+
+    @torch.no_grad()
+    def _set_reserves(self, group: Population) -> None:
+        """Set mean and spread of the reserve price to those of the assets' best predictions on the days held out."""
+        sums = torch.zeros((3, group.size), dtype=torch.float64, device=group.weights.device)
+        for expected, outcomes in self._held_out(group):
+            best = (expected.rewards.amax(-1) * outcomes.known).double()
+            parts = (best, best * best, outcomes.known.double())
+            sums += torch.stack([part.sum(-1).sum(-1) for part in parts])
+        total, squares, count = sums
+        mean = total / count.clamp_min(1.0)
+        variance = squares / count.clamp_min(1.0) - mean * mean
+        set_reserve(self._task.actor_layout.views(group.weights[:, self._actor]), mean, variance.clamp_min(0.0).sqrt())
+
+    def _held_out(self, group: Population) -> Iterator[tuple[ExpectedOutcomes, Outcomes]]:
+        """Yield predicted and known outcomes of the days that are held out, a batch at a time."""
+        critic = self._task.critic_layout.views(group.weights[:, self._critic])
+        actor = self._task.actor_layout.views(group.weights[:, self._actor])
+        for moments, block in self._known.held_out(self._learner.batch_size):
+            observed, outcomes = self._known.outcomes(moments.expand(group.size, -1), block)
+            yield self._known.expected_outcomes(actor, self._task.encode(critic, observed)), outcomes
 
     def _scaled(self, group: Population, outcomes: Outcomes) -> Tensor:
         return scaled(outcomes.rewards.flatten(1), group, self._learner).reshape(outcomes.rewards.shape)

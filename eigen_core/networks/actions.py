@@ -267,7 +267,16 @@ def update_reserve(parameters: Parameters, expected: ExpectedOutcomes, known: Te
     best, count = expected.rewards.amax(-1) * known, known.sum((1, 2)).clamp_min(1)
     mean = best.sum(-1).sum(-1) / count
     deviation = (best - mean[:, None, None]) * known
-    spread = ((deviation * deviation).sum(-1).sum(-1) / count).sqrt().clamp_min(_SMALLEST_SPREAD)
+    set_reserve(parameters, mean, ((deviation * deviation).sum(-1).sum(-1) / count).sqrt(), _RESERVE_RATE)
+
+
+@torch.no_grad()
+def set_reserve(parameters: Parameters, mean: Tensor, spread: Tensor, rate: float = 1.0) -> None:
+    """Move the reserve price's mean and spread, in place, to these of the assets' best predictions: `[agents]` each.
+
+    `rate` is the share of the way.
+    """
+    spread = spread.clamp_min(_SMALLEST_SPREAD)
     for name, found in (("mean", mean / spread), ("log_spread", spread.log())):
         held = parameters[f"actor.{name}"]
-        held.add_((found[:, None] - held) * _RESERVE_RATE)
+        held.add_((found[:, None] - held) * rate)

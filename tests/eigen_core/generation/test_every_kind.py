@@ -63,6 +63,11 @@ KINDS: dict[str, dict[str, Any]] = {
         }
         for learner in LEARNERS
     },
+    "averaged weights": {
+        "network": {"linear_scales": [1, 3]},
+        "learner": learner_with("counterfactual", batch_size=4, ema_decay=0.9),
+        "evolution": {"evolves": "genes"},
+    },
     "random actions at first": {"exploration": {"random_steps": 300}},
     "actions in half precision": {"replay": {"actions": "float16"}},
 }

@@ -127,6 +127,41 @@ def test_the_gate_is_the_shrunk_slope_on_days_from_which_the_network_has_not_lea
         assert float(gates[agent]) == pytest.approx(min(max(wanted, 0.0), 1.0), rel=1e-3, abs=1e-5)
 
 
+def learned_once(state: TrainingState, generation: int) -> None:
+    plan = state.learner.plan(state.replay, state.population.size, generation)
+    assert plan is not None
+    state.population = state.learner.learn(state.population, plan, state.replay, lambda: None).group
+
+
+def test_agents_act_by_the_average_of_the_weights_after_each_step() -> None:
+    learner = {"gradient_steps": 1, "ema_decay": 0.0}
+    last, averaged = begun(learner=learner), begun(learner=learner | {"ema_decay": 0.9})
+    wanted, learned = last.population.weights.double(), market_of(last).critic_layout.size
+    learned += market_of(last).actor_layout.learned
+    for generation in (1, 2, 3):
+        learned_once(last, generation)
+        learned_once(averaged, generation)
+        wanted = 0.9 * wanted + 0.1 * last.population.weights
+    own = averaged.population.weights[:, :learned].double().numpy()
+    np.testing.assert_allclose(own, wanted[:, :learned].numpy(), rtol=1e-5, atol=1e-7)
+    assert not np.allclose(own, last.population.weights[:, :learned].numpy(), rtol=1e-3, atol=1e-5)
+
+
+def test_the_reserve_price_of_averaged_weights_is_exact_on_days_held_out() -> None:
+    state = begun(learner={"ema_decay": 0.9})
+    learned_once(state, 1)
+    task = market_of(state)
+    actor = task.actor_layout.views(state.population.weights[:, task.critic_layout.size :])
+    for agent in range(state.population.size):
+        best = []
+        for moment in moments_held_out(state):
+            expected, rewards = predicted(state, agent, moment)
+            best.append(expected.rewards[0, 0].amax(-1).double().numpy()[~np.isnan(rewards[:, 0])])
+        found = np.concatenate(best)
+        assert float(actor["actor.log_spread"][agent, 0].exp()) == pytest.approx(found.std(), rel=1e-4)
+        assert float(actor["actor.mean"][agent, 0]) == pytest.approx(found.mean() / found.std(), rel=1e-3)
+
+
 def market_for_networks(config: Config) -> Panel:
     """Return a market whose leak of the coming return is seen times the sign that a second feature has."""
     panel = leaking_market(config, 1_500, 20, 1)
