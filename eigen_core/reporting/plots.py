@@ -33,7 +33,6 @@ from eigen_core.reporting.style import (
     VALIDATION,
     EndLabel,
     Values,
-    clip_top,
     compress_outliers,
     draw_curves,
     figure_file,
@@ -48,6 +47,8 @@ from eigen_core.reporting.tables import FITNESS_PLOT, NO_GENERATION, champion_in
 
 # The scheduler of the system then prefers a training on all cores.
 _NICENESS = 10
+# Generations take no more room in the plot of time than this many times their median.
+_OUTLIER = 2.5
 _TIMED_PHASES = ("evaluate", "train", "evolve", "checkpoint")
 # Letters that fit into a line of the subtitle.
 _SUBTITLE = 140
@@ -175,11 +176,12 @@ def _draw_learning(figure: Figure, history: Sequence[GenerationRecord], curves: 
 def plot_resources(telemetry: Sequence[Telemetry], path: Path) -> Path:
     subtitle = "Times and memory were not recorded."
     if telemetry:
-        last, whole = telemetry[-1], duration(sum(entry.seconds for entry in telemetry))
+        last, each = telemetry[-1], [entry.seconds for entry in telemetry]
+        whole = f" {len(each):,} generations took {duration(sum(each))}, the longest {duration(max(each))}."
         subtitle = (
             f"Generation {last.generation}: {duration(last.seconds)}, {size(last.rss_bytes)} resident, "
             f"peak {size(last.rss_peak_bytes)}."
-            f"{f' {len(telemetry):,} generations took {whole}.' if len(telemetry) > 1 else ''}"
+            f"{whole if len(each) > 1 else ''}"
         )
     with figure_file(path, "Time and memory", subtitle) as figure:
         if telemetry:
@@ -201,8 +203,10 @@ def _draw_time(axes: Axes, telemetry: Sequence[Telemetry]) -> None:
         middles.append(EndLabel(float(floor[-1] + top[-1]) / 2, label, PHASE_COLOURS[phase]))
         floor = top
     generation_axis(axes, int(generations[0]), int(generations[-1]))
+    # A slow generation is cut off, so that it does not flatten the others; the subtitle says how long it took.
+    each = [entry.seconds for entry in telemetry]
+    axes.set_ylim(0.0, 1.12 * min(max(each), _OUTLIER * float(np.median(each))) or 1.0)
     value_axis(axes, "Time of a generation", "seconds")
-    clip_top(axes, generations, floor, "s")
     label_ends(axes, middles)
 
 

@@ -213,7 +213,6 @@ _MOST_DECADES = 4
 # Possible ends of the linear part, times a power of ten: a quarter of each is a round number too.
 _EDGES = (1.0, 1.2, 1.6, 2.0, 2.4, 3.2, 4.0, 6.0, 8.0, 10.0)
 _FACTOR_FOR_LOGARITHM = 8.0
-_OUTLIER = 4.0
 
 
 def scale_losses(axes: Axes, values: Values) -> str:
@@ -262,23 +261,3 @@ def _round_up(value: float) -> float:
     """Return the smallest of `_EDGES`, times a power of ten, that is not below `value`, which is positive."""
     magnitude = 10.0 ** np.floor(np.log10(value))
     return float(magnitude * next((edge for edge in _EDGES if value <= edge * magnitude), 10.0))
-
-
-def clip_top(axes: Axes, x: Values, y: Values, unit: str) -> None:
-    """Limit y from 0 to a value at which outliers do not flatten the rest; label the 3 largest outliers in `unit`."""
-    limit = _OUTLIER * float(np.median(y))
-    shown = y[y <= limit] if limit > 0 else y
-    top = 1.12 * float(shown.max(initial=0.0)) or 1.0
-    axes.set_ylim(0.0, top)
-    above = np.flatnonzero(y > top)
-    for index in above[np.argsort(-y[above])][:3]:
-        axes.annotate(
-            f"▲ {number(float(y[index]))} {unit}",
-            xy=(float(x[index]), 1.0),
-            xycoords=("data", "axes fraction"),
-            ha="center",
-            va="top",
-            fontsize=8,
-            bbox={"boxstyle": "square,pad=0.15", "facecolor": "white", "edgecolor": "none"},
-            annotation_clip=False,
-        )

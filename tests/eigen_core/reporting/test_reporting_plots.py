@@ -17,7 +17,7 @@ from synthetic_run import make_run
 from eigen_core.common.records import Curve, GenerationRecord, Telemetry
 from eigen_core.learning.ddpg import DdpgLearner
 from eigen_core.reporting import style
-from eigen_core.reporting.plots import plot_diversity, plot_fitness, plot_learning, write_plots
+from eigen_core.reporting.plots import plot_diversity, plot_fitness, plot_learning, plot_resources, write_plots
 
 NAMES = ["fitness.png", "learning.png", "resources.png", "diversity.png"]
 Run = tuple[Sequence[GenerationRecord], Sequence[Telemetry]]
@@ -112,6 +112,14 @@ def test_a_line_is_broken_where_nothing_was_learned(tmp_path: Path) -> None:
     halves = [r.model_copy(update={"learning": None}) if 7 <= r.generation <= 18 else r for r in history]
     broken = _share(plot_learning(halves, tmp_path / "broken.png", DdpgLearner.curves), style.BLUE)
     assert 0.0 < broken < 0.8 * whole
+
+
+def test_one_slow_generation_does_not_flatten_the_others(tmp_path: Path) -> None:
+    telemetry = make_run(12, 4)[1]
+    shown = _share(plot_resources(telemetry, tmp_path / "usual.png"), style.PHASE_COLOURS["train"])
+    telemetry[4] = telemetry[4].model_copy(update={"train_seconds": 400.0 * telemetry[4].seconds})
+    slow = _share(plot_resources(telemetry, tmp_path / "slow.png"), style.PHASE_COLOURS["train"])
+    assert slow > 0.25 * shown
 
 
 def test_a_statistic_that_no_generation_has_recorded_is_an_empty_plot(tmp_path: Path) -> None:

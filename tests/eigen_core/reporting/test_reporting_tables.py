@@ -27,7 +27,7 @@ from eigen_core.common.records import (
 from eigen_core.config import PRESET_NAMES, Config
 from eigen_core.config.loading import differing_keys, load_config
 from eigen_core.reporting.report import differing_settings, settings_of, training_command
-from eigen_core.reporting.style import EndLabel, clip_top, compress_outliers, label_ends, scale_losses
+from eigen_core.reporting.style import EndLabel, compress_outliers, label_ends, scale_losses
 from eigen_core.reporting.tables import (
     champion_card,
     champion_sentence,
@@ -232,14 +232,6 @@ def test_a_logarithmic_axis_has_ticks_among_its_values(values: list[float]) -> N
     assert scale_losses(axes, np.array([values])) == "logarithmic"
     low, high = axes.get_ylim()
     assert 1 <= sum(low <= tick <= high for tick in axes.get_yticks()) <= 9
-
-
-def test_one_slow_generation_does_not_flatten_the_others_and_keeps_its_number() -> None:
-    axes = Figure().add_subplot()
-    seconds = np.array([5.0, 6.0, 4_000.0, 5.5])
-    clip_top(axes, np.arange(1.0, 5.0), seconds, "s")
-    assert 6.0 < axes.get_ylim()[1] < 30.0
-    assert [text.get_text() for text in axes.texts] == ["▲ 4,000 s"]
 
 
 @settings(deadline=None)
