@@ -7,11 +7,11 @@ benchmarks.walks --ridge` prints the rows of the baseline `ridge` in docs/result
 
 import argparse
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from textwrap import shorten
 
 import numpy as np
 import pandas as pd
@@ -20,12 +20,16 @@ import torch
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
 from eigen_core.judging.backtest import backtest_class
-from eigen_core.judging.walk_forward import plan_walk, pool_excess, with_purge
+from eigen_core.judging.walk_forward import WalkResult, load_walk, plan_walk, play_walk, pool_excess, with_purge
 from eigen_core.market import build_panel
+from eigen_core.reporting.report_plots import BASELINE_COLOURS, NAMES, draw_equity
+from eigen_core.reporting.style import CHAMPION, figure_file, footnote
 from eigen_core.trading.synthetic import FEATURE, planted_signal
 
 _IMAGES = Path(__file__).parents[1] / "docs" / "images"
 _FOLDS = 8
+# Letters that fit into the line under the title.
+_SUBTITLE_LETTERS = 118
 
 
 def write_planted_prices(config: Config, edge: float, path: Path) -> None:
@@ -50,9 +54,20 @@ def write_planted_prices(config: Config, edge: float, path: Path) -> None:
 def walk_picture(name: str, folder: Path, options: list[str], picture: Path) -> str:
     command = [sys.executable, "-P", "-m", "flows.cli", "walk", name, "--folds", str(_FOLDS), "--json", *options]
     found = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, check=True)
-    shutil.copyfile(next((folder / "runs").rglob("equity.png")), picture)
     sentence: str = json.loads(found.stdout)["verdict"]["sentence"]
+    draw_walk(play_walk(load_walk(str(folder / "runs"), name)), sentence, picture)
     return sentence
+
+
+def draw_walk(result: WalkResult, sentence: str, picture: Path) -> None:
+    """Draw the equity of a walk's champions and of the baselines as a PNG file, below its verdict."""
+    shown = {"Champions": result.curve, **{NAMES[name]: curve for name, curve in result.baselines.items()}}
+    colours = {"Champions": CHAMPION, **{NAMES[name]: BASELINE_COLOURS[name] for name in result.baselines}}
+    subtitle = shorten(sentence.split(";")[0], _SUBTITLE_LETTERS, placeholder=" …")
+    with figure_file(picture, "Walk forward", subtitle) as figure:
+        axes = figure.add_axes((0.08, 0.13, 0.67, 0.70))
+        draw_equity(axes, shown, colours, [fold.played.last for fold in result.walk.folds])
+        footnote(figure, "Dotted: the last day of a fold. The next is played by a champion that was trained later.")
 
 
 def ridge_row(preset: str, settings: list[str], folder: Path, edge: float | None = None) -> str:

@@ -1,10 +1,8 @@
-"""The plots of the HTML reports, as SVG in the colours and the font of the page, and the plot of a walk."""
+"""The plots of the HTML reports, as SVG in the colours and the font of the page."""
 
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -18,7 +16,6 @@ from matplotlib.typing import RcKeyType
 
 from eigen_core.common.text import money, percent
 from eigen_core.judging.backtest import SpanResult
-from eigen_core.judging.walk_forward import WalkResult
 from eigen_core.reporting.style import (
     BLUE,
     BROWN,
@@ -34,8 +31,6 @@ from eigen_core.reporting.style import (
     VERMILLION,
     EndLabel,
     empty_figure,
-    figure_file,
-    footnote,
     label_colour,
     label_ends,
 )
@@ -114,21 +109,6 @@ def draw_equity(
     axes.yaxis.set_minor_locator(NullLocator())
     _axes(axes, money)
     label_ends(axes, labels, size=_LABEL_PIXELS)
-
-
-# Letters that fit into the line under the title.
-_SUBTITLE_LETTERS = 118
-
-
-def plot_walk(result: WalkResult, path: Path) -> None:
-    """Plot the equity of a walk's champions and of the baselines as a PNG file."""
-    subtitle = shorten(result.verdict.sentence.split(";")[0], _SUBTITLE_LETTERS, placeholder=" …")
-    shown = {"Champions": result.curve, **{NAMES[name]: curve for name, curve in result.baselines.items()}}
-    colours = {"Champions": CHAMPION, **{NAMES[name]: BASELINE_COLOURS[name] for name in result.baselines}}
-    with figure_file(path, "Walk forward", subtitle) as figure:
-        axes = figure.add_axes((0.08, 0.13, 0.67, 0.70))
-        draw_equity(axes, shown, colours, [fold.played.last for fold in result.walk.folds])
-        footnote(figure, "Dotted: the last day of a fold. The next is played by a champion that was trained later.")
 
 
 def drawdown_plot(played: SpanResult) -> Markup:

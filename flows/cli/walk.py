@@ -124,7 +124,6 @@ def walk(
     )
     from eigen_core.market import build_panel
     from eigen_core.reporting.report import report_of_walk, report_page, write_page
-    from eigen_core.reporting.report_plots import plot_walk
     from eigen_core.runs.handle import Run
 
     with progress_shown(console) as display:
@@ -153,7 +152,6 @@ def walk(
         in_threads(partial(train, job) for job in jobs_left)
     result = play_walk(planned)
     folder = write_walk(result)
-    plot_walk(result, folder / "equity.png")
     write_page(report_page(report_of_walk(result)), folder / "report.html")
     print_result(as_json, walk_document, print_walk, result, folder)
 

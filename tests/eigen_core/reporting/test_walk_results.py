@@ -28,7 +28,6 @@ from eigen_core.judging.walk_forward import (
 )
 from eigen_core.market import build_panel
 from eigen_core.reporting.report import is_report_of_walk, report_of_walk, report_page
-from eigen_core.reporting.report_plots import plot_walk
 from eigen_core.runs.handle import Run
 from flows.cli.walk import print_walk, walk_document
 
@@ -88,11 +87,10 @@ def test_a_matched_trader_plays_all_folds(result: WalkResult) -> None:
     assert len(result.matched.total_returns) == len(result.of_seed(1)[0].matched.total_returns)
 
 
-def test_tables_plot_and_document_say_the_same(result: WalkResult) -> None:
+def test_tables_and_document_say_the_same(result: WalkResult) -> None:
     folder = write_walk(result)
-    plot_walk(result, folder / "equity.png")
     assert sorted(path.name for path in folder.iterdir()) == [
-        *("equity.csv", "equity.parquet", "equity.png", "folds.csv", "folds.parquet")
+        *("equity.csv", "equity.parquet", "folds.csv", "folds.parquet")
     ]
     equity = pd.read_parquet(folder / "equity.parquet")
     pd.testing.assert_frame_equal(equity, walk_equity_table(result), check_dtype=False)

@@ -171,7 +171,7 @@ def test_a_walk_that_was_killed_goes_on_and_trains_nothing_twice(with_server: di
     second = status_of(str(store), "mine-fold-2-seed-1")
     assert (second.generation, second.config.market.last_date) == (2, document["last"])
     assert [row["run"] for row in document["folds"]] == ["mine-fold-1-seed-1", "mine-fold-2-seed-1"]
-    assert (tmp_path / "runs" / "walks" / "mine" / "equity.png").exists()
+    assert (tmp_path / "runs" / "walks" / "mine" / "report.html").exists()
 
 
 @pytest.mark.thorough
