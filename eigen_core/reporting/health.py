@@ -21,12 +21,14 @@ _VALIDATION_SHARE = 0.5
 _ALIKE = 0.01
 _TRADES_OF_AN_IDLE_DAY = 0.05
 _LITTLE_NOISE = 0.02
+_SHUT = 0.05
 
 
 def learning_sentences(history: Records) -> list[str]:
     """Return whether the mean fitness still rises, then what is wrong, if a rule applies.
 
-    The list is empty below 10 generations. The second sentence names a setting to change.
+    The list is empty below 10 generations. The sentence on what is wrong names a setting to change. A last one says if
+    the agents still trade as the regression does with which they began.
     """
     records = list(history)
     if len(records) < _FEWEST_GENERATIONS:
@@ -45,7 +47,13 @@ def learning_sentences(history: Records) -> list[str]:
     fact = "still rises" if rises else "shows no clear rise"
     advice = ": train longer" if rises and ill is None else ""
     sentence = f"The mean fitness of the last {len(late)} generations {fact}, {_interval(slope, width)} a generation"
-    return [f"{sentence}{advice}.", *([] if ill is None else [ill])]
+    return [f"{sentence}{advice}.", *(said for said in (ill, _ridge_alone(late)) if said is not None)]
+
+
+def ridge_score(history: Records) -> float | None:
+    """Return the best score of the agents as they began, which is a ridge regression's; None without a linear part."""
+    first = history[0]
+    return first.champion_score if (first.learning or {}).get("gate", 1.0) < 1.0 else None
 
 
 def trend(values: Sequence[float]) -> tuple[float, float]:
@@ -144,6 +152,16 @@ def _one_ancestor(late: Records) -> str | None:
         f"All agents descend from one of the first {len(late[-1].fitness)} and act alike (their actions differ by "
         f"{percent(max(differ))} of the range at most): evolution has nothing to choose from. Mutate more, for example "
         f"--set evolution.mutation_std={std:g} --set evolution.mutation_std_limit={std:g}."
+    )
+
+
+def _ridge_alone(late: Records) -> str | None:
+    gates = [record.learning["gate"] for record in late if record.learning is not None and "gate" in record.learning]
+    if not gates or max(gates) >= _SHUT:
+        return None
+    return (
+        "The agents trade as the ridge regression does with which they began: days from which their networks have not "
+        f"learned confirm nothing of what these add (gate {max(gates):.2f} at most, in the last third of generations)."
     )
 
 

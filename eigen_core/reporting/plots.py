@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from eigen_core.common.records import Curve, GenerationRecord, RecordLog, Telemetry
 from eigen_core.common.text import BYTES_PER_MB, count, duration, number, size
-from eigen_core.reporting.health import learning_sentences
+from eigen_core.reporting.health import learning_sentences, ridge_score
 from eigen_core.reporting.style import (
     BLUE,
     CHAMPION,
@@ -121,7 +121,11 @@ def _draw_fitness(axes: Axes, history: Sequence[GenerationRecord]) -> None:
         ("best validation", validation, VALIDATION),
         ("champion score", champion, CHAMPION),
     )
-    label_ends(axes, [EndLabel(line[-1], f"{name} {number(line[-1])}", colour) for name, line, colour in ends])
+    labels = [EndLabel(line[-1], f"{name} {number(line[-1])}", colour) for name, line, colour in ends]
+    if (score := ridge_score(history)) is not None:
+        axes.axhline(score, color=MUTED, linewidth=0.7 * width, linestyle=(0, (1, 1.5)), zorder=2)
+        labels.append(EndLabel(score, f"ridge regression {number(score)}", MUTED))
+    label_ends(axes, labels)
 
 
 def plot_learning(history: Sequence[GenerationRecord], path: Path, curves: Sequence[Curve]) -> Path:

@@ -152,6 +152,22 @@ RULES: dict[str, tuple[Change, list[Change]]] = {
 """Beginning of a rule's sentence -> what makes a history ill, and changes that look like it and are healthy."""
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_agents_whose_networks_add_nothing_trade_as_the_regression_does(seed: int) -> None:
+    """It is no fault: no other sentence goes, and none is said of agents whose gate opens at times."""
+    sentence = "The agents trade as the ridge regression does with which they began"
+    shut = learning_sentences(history_of(seed, lambda at: at.with_losses(gate=0.02 * at.any)))
+    assert shut[:-1] == learning_sentences(history_of(seed, lambda _: {}))
+    assert shut[-1].startswith(sentence)
+    gates: list[Change] = [
+        lambda at: at.with_losses(gate=0.2 * at.any),
+        lambda at: at.with_losses(gate=0.9 * (at.one.generation % 2)),
+        lambda at: at.with_losses(gate=1.0),
+    ]
+    for gate in gates:
+        assert sentence not in " ".join(learning_sentences(history_of(seed, gate)))
+
+
 @pytest.mark.parametrize("said", RULES)
 def test_a_rule_is_said_of_ill_histories_with_a_setting_that_exists_and_not_of_healthy_ones(said: str) -> None:
     ill, healthy = RULES[said]

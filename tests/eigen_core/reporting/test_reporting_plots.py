@@ -106,6 +106,13 @@ def _share(path: Path, colour: str) -> float:
     return float((np.abs(pixels - 255 * np.array(to_rgb(colour))).max(axis=-1) < 12).mean())
 
 
+def test_the_score_of_the_ridge_regression_is_a_line_if_agents_began_with_one(tmp_path: Path) -> None:
+    history, _ = make_run(24, 4, first_learning=1)
+    grey = _share(plot_fitness(history, tmp_path / "network.png"), style.MUTED)
+    began = history[0].model_copy(update={"learning": {"gradient_steps": 1.0, "gate": 0.0}})
+    assert _share(plot_fitness([began, *history[1:]], tmp_path / "ridge.png"), style.MUTED) > 1.05 * grey
+
+
 def test_a_line_is_broken_where_nothing_was_learned(tmp_path: Path) -> None:
     history, _ = make_run(24, 4, first_learning=1)
     whole = _share(plot_learning(history, tmp_path / "whole.png", DdpgLearner.curves), style.BLUE)
