@@ -281,8 +281,10 @@ def act(
             symbols and training days; the ledger belongs to another champion or has orders of later days.
         StoreUnavailableError: the store does not answer.
     """
-    if date is not None:
-        _require_date(date)
+    try:
+        TypeAdapter(Date | None).validate_python(date)
+    except ValidationError:
+        raise InputError(f"'{str(date)[:40]}' is no date: write it as 2024-12-31.") from None
     opened = Run.open(store, run)
     config = config_to_judge(opened, settings, data, ("market.",))
     contents, manifest = newest_of_run(opened)
@@ -316,13 +318,6 @@ def act(
     elif kept.format == _UNCHECKED:
         write_ledger(kept, path)
     return Act(run, champion, kept.began, found, reconciliation, path)
-
-
-def _require_date(text: str) -> None:
-    try:
-        TypeAdapter(Date).validate_python(text)
-    except ValidationError:
-        raise InputError(f"'{text[:40]}' is no date: write it as 2024-12-31.") from None
 
 
 def _require_ledger(kept: ActLedger, path: Path, champion: str, manifest: Manifest, date: str | None) -> None:

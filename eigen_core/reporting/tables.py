@@ -152,12 +152,8 @@ def _cell(name: str, value: float | str | None) -> str:
     return value if isinstance(value, str) else f"{value:,}"
 
 
-def plots_markdown(paths: Sequence[Path]) -> str:
-    """Return markdown that contains PNG files (as base64), each below a heading with the file's name."""
-    return "\n".join(f"### {path.stem.capitalize()}\n\n{picture_markdown(path)}\n" for path in paths)
-
-
 def picture_markdown(path: Path) -> str:
+    """Return markdown that contains a PNG file (as base64)."""
     return f"![{path.stem}](data:image/png;base64,{base64.b64encode(path.read_bytes()).decode('ascii')})"
 
 

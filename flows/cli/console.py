@@ -5,7 +5,6 @@ import logging
 import os
 import re
 import signal
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -201,7 +200,6 @@ class BarDisplay(Display):
         self._live = Live(Group(self._overall, self._phase, self._metrics), console=console, transient=True)
         self._current = ""
         self._first = 0
-        self._started = time.monotonic()
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -220,15 +218,15 @@ class BarDisplay(Display):
         self._phase.update(self._phase_task, completed=done, total=total, count=f"{done:,}/{total:,}{kind}")
 
     def started(self, generation: int, generations: int) -> None:
-        self._first, self._steps, self._started = generation, generations, time.monotonic()
+        self._first, self._steps = generation, generations
         self._overall.reset(self._overall_task, total=generations, completed=generation, left="", visible=True)
 
     def progressed(self, done: int, total: int) -> None:
         if total != self._steps:
             self.started(done, total)
         elif done > self._first:
-            seconds = (time.monotonic() - self._started) / (done - self._first) * (total - done)
-            left = timedelta(seconds=round(seconds))
+            elapsed = self._overall.tasks[0].elapsed or 0.0
+            left = timedelta(seconds=round(elapsed / (done - self._first) * (total - done)))
             self._overall.update(self._overall_task, completed=done, left=f", {left} left")
 
     def phase_started(self, generation: int, phase: str) -> None:
@@ -280,19 +278,15 @@ def output_console() -> Console:
     return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_PIPE_WIDTH)
 
 
-def print_line(console: Console, *parts: Styled, style: str | None = None) -> None:
-    """Print the `parts` as one line, which a terminal wraps between words, and a file or pipe does not wrap."""
-    _print_wrapped(console, "", Text.assemble(*parts), style)
-
-
 def print_fact(console: Console, label: str, *parts: Styled, width: int = 12) -> None:
     """Print a label of `width` letters, then `parts` as `print_line` does, with further lines indented as far."""
-    _print_wrapped(console, f"  {label:<{width}}", Text.assemble(*parts))
+    print_line(console, *parts, label=f"  {label:<{width}}")
 
 
-def _print_wrapped(console: Console, label: str, text: Text, style: str | None = None) -> None:
+def print_line(console: Console, *parts: Styled, style: str | None = None, label: str = "") -> None:
+    """Print `parts` after `label` as one line, which a terminal wraps between words, and a file or pipe does not."""
     indent = cell_len(label)
-    lines = list(text.split("\n", allow_blank=True))
+    lines = list(Text.assemble(*parts).split("\n", allow_blank=True))
     if console.is_terminal:
         width = max(console.width - indent, _LEAST_WIDTH)
         lines = [part for line in lines for part in _wrapped(line, width)]

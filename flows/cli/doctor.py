@@ -139,11 +139,8 @@ class Doctor:
             advice = "Run nvidia-smi to check the driver. Start a container with --gpus all."
             return "warning", f"{found}; torch is built for CUDA and finds no GPU", advice
         if _DRIVER.exists():
-            return (
-                "warning",
-                f"{found}, but torch is built for the CPU",
-                "Install torch's build for CUDA to use the GPU.",
-            )
+            advice = "Install torch's build for CUDA to use the GPU."
+            return "warning", f"{found}, but torch is built for the CPU", advice
         return "ok", found, ""
 
     def _data(self) -> Found:

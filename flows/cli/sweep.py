@@ -19,7 +19,7 @@ from eigen_core.checkpoint.store_location import is_remote, own_folder
 from eigen_core.common.errors import FOLLOWS, End, InputError, Next, end_of
 from eigen_core.common.text import install_command
 from flows.cli.common import LARGEST, Json, RunOptions, RunsOn, examples, number, option, run_options
-from flows.cli.console import PlainTable, attributes, output_console, print_json, print_line
+from flows.cli.console import PlainTable, attributes, output_console, print_line, print_result
 from flows.cli.run_jobs import IsStopped, Train, job_executor, refuse_two_schedulers, require_trained, run_job
 
 if TYPE_CHECKING:
@@ -69,10 +69,7 @@ def sweep(
         training = _Trials(given, study, (lambda _: None) if as_json else partial(print_line, console))
         in_threads([training.train] * jobs)
         results = _results_of(given, study)
-    if as_json:
-        print_json(results_document(given, results))
-    else:
-        print_results(console, results)
+    print_result(as_json, results_document, print_results, given, results)
     if all(one.value is None for one in results):
         ends = Counter(one.state for one in results)
         said = ", ".join(f"{number} {state}" for state, number in ends.items())
@@ -247,7 +244,7 @@ def _results_of(sweep: Sweep, study: "Study") -> list[TrialResult]:
     return sorted(results, key=lambda one: (one.value is None, -(one.value or 0.0), one.number))
 
 
-def print_results(console: Console, results: Sequence[TrialResult]) -> None:
+def print_results(console: Console, sweep: Sweep, results: Sequence[TrialResult]) -> None:  # noqa: ARG001
     headers = ("trial", "champion validation", "generations", "settings")
     table = PlainTable(*headers, left=("champion validation", "settings"), least_important=("generations",))
     for one in results:

@@ -170,12 +170,13 @@ class RunPages(Listener):
 
     def _with_plots(self, overview: tables.Overview, when: str, paths: Sequence[Path]) -> tables.Overview:
         try:
-            curve = "\n".join(tables.picture_markdown(path) for path in paths if path.name == tables.FITNESS_PLOT)
-            others = tables.plots_markdown([path for path in paths if path.name != tables.FITNESS_PLOT])
+            pictures = {path.stem: tables.picture_markdown(path) for path in paths}
         except OSError as error:
             get_run_logger().warning("The plots of run %s cannot be shown: %s", self._run, error)
             return overview
-        return replace(overview, curve=curve, plots=f"## Plots, {when}\n\n{others}")
+        curve = pictures.pop(Path(tables.FITNESS_PLOT).stem, "")
+        others = [f"### {name.capitalize()}\n\n{picture}\n" for name, picture in pictures.items()]
+        return replace(overview, curve=curve, plots="\n".join([f"## Plots, {when}\n", *others]))
 
 
 def _reason(error: BaseException) -> str:
