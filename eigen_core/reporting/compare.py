@@ -35,12 +35,8 @@ Account = tuple[str, EquityCurve, Metrics]
 class Comparison:
     """Backtests of agents of several runs on the same days; `file`: the HTML page, None if none was written."""
 
-    played: Sequence[Backtest]
+    runs: Mapping[str, Backtest]
     file: Path | None = None
-
-    @property
-    def runs(self) -> Mapping[str, Backtest]:
-        return {one.run: one for one in self.played}
 
     @cached_property
     def benchmarks(self) -> Mapping[str, Account]:
@@ -50,12 +46,10 @@ class Comparison:
             for run, played in self.runs.items()
             for name in [played.benchmark]
         }
-        alike: dict[tuple[str, bytes], list[str]] = {}
-        for run, (name, curve, _) in benchmarks.items():
-            alike.setdefault((name, curve.equity.tobytes()), []).append(run)
-        if len(alike) < 2:
+        keys = {run: (name, curve.equity.tobytes()) for run, (name, curve, _) in benchmarks.items()}
+        if len(set(keys.values())) < 2:
             return benchmarks
-        named = {run: f"{name} of {', '.join(runs)}" for (name, _), runs in alike.items() for run in runs}
+        named = {run: f"{key[0]} of {', '.join(one for one in keys if keys[one] == key)}" for run, key in keys.items()}
         return {run: (named[run], curve, figures) for run, (_, curve, figures) in benchmarks.items()}
 
     @property
@@ -73,22 +67,23 @@ class Comparison:
     @property
     def differences(self) -> Mapping[str, Mapping[str, str]]:
         """Settings that differ between the runs: by dotted key, the value of each run as text."""
-        return differing_settings({one.run: one.config for one in self.played})
+        return differing_settings({run: played.config for run, played in self.runs.items()})
 
     @property
     def warnings(self) -> Sequence[str]:
-        return list(dict.fromkeys(warning for one in self.played for warning in one.warnings))
+        return list(dict.fromkeys(warning for played in self.runs.values() for warning in played.warnings))
 
 
 def comparison_page(compared: Comparison) -> str:
-    first, curves = compared.played[0], {name: curve for name, (curve, _) in compared.accounts.items()}
+    first = next(iter(compared.runs.values()))
+    curves = {name: curve for name, (curve, _) in compared.accounts.items()}
     figures = {name: found for name, (_, found) in compared.accounts.items()}
     colours = dict.fromkeys(curves, MUTED) | dict(zip(compared.runs, COLOURS, strict=False))
     differences = [{"Setting": key, **values} for key, values in compared.differences.items()]
     context = {
         "compared": compared,
         "title": f"Comparison: {', '.join(compared.runs)}",
-        "days": f"{first.span}, {_days(first.curve)}",
+        "days": f"{first.span}, {first.curve.days}",
         "colours": {name: variable(colour) for name, colour in colours.items()},
         "equity": equity_plot(curves, colours),
         "figures": metrics_table(figures, "Metrics of the runs"),
@@ -119,22 +114,14 @@ def write_comparison(
         require_place(file)
     # `judged` adds looks to the evaluation log: it is called once nothing can refuse the comparison any more.
     played = {run: play(store, run, span=span, agent=agent, settings=settings) for run in runs}
-    _require_same_days({run: earned.curve for run, (earned, _) in played.items()})
-    compared = Comparison([judged() for _, judged in played.values()], file)
-    if file is not None:
-        write_page(comparison_page(compared), file)
-    return compared
-
-
-def _require_same_days(curves: Mapping[str, EquityCurve]) -> None:
-    (first, curve), *others = curves.items()
+    (first, curve), *others = ((run, earned.curve) for run, (earned, _) in played.items())
     for name, other in others:
         if not np.array_equal(curve.dates, other.dates):
             raise InputError(
-                f"Runs '{first}' and '{name}' play different days: {_days(curve)}, and {_days(other)}. Give days that "
+                f"Runs '{first}' and '{name}' play different days: {curve.days}, and {other.days}. Give days that "
                 "both have, such as --slice 2012-01-03:2012-12-31."
             )
-
-
-def _days(curve: EquityCurve) -> str:
-    return f"{curve.dates[0]} to {curve.dates[-1]}"
+    compared = Comparison({run: judged() for run, (_, judged) in played.items()}, file)
+    if file is not None:
+        write_page(comparison_page(compared), file)
+    return compared

@@ -94,14 +94,6 @@ class Report:
     warnings: Sequence[str] = ()
     folds: Sequence[Fold] = ()
 
-    @property
-    def first(self) -> str:
-        return str(self.played.curve.dates[0])
-
-    @property
-    def last(self) -> str:
-        return str(self.played.curve.dates[-1])
-
 
 # Reports are sent to others: they must not show folders of this machine.
 _PATHS = frozenset({"market.data", *MACHINE_SETTINGS})

@@ -38,6 +38,11 @@ class EquityCurve:
     costs: Values
 
     @property
+    def days(self) -> str:
+        """The first and the last day: "2012-01-03 to 2013-12-31"."""
+        return f"{self.dates[0]} to {self.dates[-1]}"
+
+    @property
     def returns(self) -> Values:
         """Return of each day as a fraction of the equity of the day before, float64 `[days]`; 0 if that equity is 0."""
         before = np.concatenate([[self.capital], self.equity[:-1]])

@@ -1,6 +1,6 @@
 """The commands that judge agents or prices: `backtest`, `compare`, `report`, `act`, `audit`, `importance`, `trust`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -147,7 +147,7 @@ def print_backtest(console: Console, found: "Backtest", folder: Path) -> None:
     who = f"{found.agent} ({found.agents} agents)" if found.agents > 1 else who
     print_line(
         console,
-        (f"{who} of run {found.run}, generation {found.generation}, {curve.dates[0]} to {curve.dates[-1]}", "bold"),
+        (f"{who} of run {found.run}, generation {found.generation}, {curve.days}", "bold"),
         f" ({found.span}, {len(curve.dates):,} days)",
     )
     print_line(console, found.verdict.sentence[0].upper(), found.verdict.sentence[1:])
@@ -170,7 +170,7 @@ def print_backtest(console: Console, found: "Backtest", folder: Path) -> None:
     print_fact(console, "tables", str(folder))
 
 
-def _print_warnings(console: Console, played: "Sequence[Backtest]") -> None:
+def _print_warnings(console: Console, played: "Iterable[Backtest]") -> None:
     """Print each warning of backtests once, except those on the evaluation log, which were logged."""
     for warning in dict.fromkeys(one for each in played for one in each.warnings if one not in each.looks.warnings):
         print_line(console, warning)
@@ -214,9 +214,9 @@ def compare(
 def print_comparison(console: Console, compared: "Comparison") -> None:
     for run, played in compared.runs.items():
         print_line(console, (f"{run}: ", "bold"), played.verdict.statement)
-    _print_warnings(console, compared.played)
-    first = compared.played[0]
-    print_line(console, f"{first.span}, {first.curve.dates[0]} to {first.curve.dates[-1]}")
+    _print_warnings(console, compared.runs.values())
+    first = next(iter(compared.runs.values()))
+    print_line(console, f"{first.span}, {first.curve.days}")
     print_metrics(console, "run", compared.accounts)
     if not compared.differences:
         print_line(console, "The runs have the same settings.")
@@ -233,7 +233,7 @@ def print_comparison(console: Console, compared: "Comparison") -> None:
 
 
 def comparison_document(compared: "Comparison") -> dict[str, Any]:
-    first = compared.played[0]
+    first = next(iter(compared.runs.values()))
     return {
         "slice": first.span,
         **_days_of(first.curve),
@@ -284,7 +284,7 @@ def report(
 
 def print_report(console: Console, report: "Report", agent: str, file: Path) -> None:  # noqa: ARG001
     print_line(console, (report.verdict.statement, "bold"))
-    print_line(console, f"{report.run}, {report.agent}: {report.span}, {report.first} to {report.last}")
+    print_line(console, f"{report.run}, {report.agent}: {report.span}, {report.played.curve.days}")
     print_metrics(console, "account", accounts_of("agent", report.played))
     print_fact(console, "report", str(file))
 
@@ -292,7 +292,9 @@ def print_report(console: Console, report: "Report", agent: str, file: Path) -> 
 def report_document(report: "Report", agent: str, file: Path) -> dict[str, Any]:
     played = report.played
     return {
-        **attributes(report, "run", "first", "last", "warnings"),
+        "run": report.run,
+        **_days_of(played.curve),
+        "warnings": report.warnings,
         "agent": agent,
         "file": file,
         "slice": report.span,

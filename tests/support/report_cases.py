@@ -88,8 +88,8 @@ def comparison_of() -> Comparison:
     report, accounts = report_of(), {"mine": "reversal", "a-second-run-with-a-long-name": "momentum"}
     known = {field.name: getattr(report.played, field.name) for field in dataclasses.fields(SpanResult)}
     return Comparison(
-        [
-            Backtest(
+        {
+            run: Backtest(
                 **(known | {"curve": report.played.baselines[account]}),
                 run=run,
                 agent="champion",
@@ -102,5 +102,5 @@ def comparison_of() -> Comparison:
                 folder=Path("nowhere"),
             )
             for run, account in accounts.items()
-        ]
+        }
     )
