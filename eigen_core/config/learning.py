@@ -145,6 +145,9 @@ class ActorCriticConfig(BatchLearnerConfig):
     """Learning rate of the actor."""
     gamma: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.99
     """Discount factor per step."""
+    known_return_weight: NonNegative = 0.0
+    """Weight of a further loss of the encoder: the mean squared error with which a linear function of an asset's
+    embedding predicts its known return over the holding time, traded or not. 0: none. Only for tasks with prices."""
 
 
 class OffPolicyConfig(BatchSamplingConfig, ActorCriticConfig):
@@ -244,6 +247,12 @@ def batch_setting(learner: LearnerConfig, name: Literal["batch_size", "block_day
     """Return setting `name` of a learner, or the default in `BatchSamplingConfig` if its algorithm does not have it."""
     value: int = getattr(learner, name, BatchSamplingConfig.model_fields[name].default)
     return value
+
+
+def known_return_weight(learner: LearnerConfig) -> float:
+    """Return the setting of a learner, or 0 if its algorithm does not have it."""
+    weight: float = getattr(learner, "known_return_weight", 0.0)
+    return weight
 
 
 class EvaluationConfig(Section):

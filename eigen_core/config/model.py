@@ -24,6 +24,7 @@ from eigen_core.config.learning import (
     PopulationConfig,
     ReplayConfig,
     Variants,
+    known_return_weight,
 )
 from eigen_core.config.machine_settings import secrets_in
 from eigen_core.config.market import EnvironmentConfig, MarketConfig, TradingConfig
@@ -259,6 +260,10 @@ class Config(Section):
             if self.network.linear_scales:
                 raise ValueError(
                     f"network.linear_scales reads features of assets, and task {self.task} has none: set it to []"
+                )
+            if known_return_weight(self.learner):
+                raise ValueError(
+                    f"learner.known_return_weight needs returns of assets, and task {self.task} has none: set it to 0"
                 )
             return self
         if self.task == "portfolio" and self.trading.settlement_days < 2:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
-from typing import ClassVar, Generic, NamedTuple
+from typing import ClassVar, Generic, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -20,14 +20,22 @@ from torch import Tensor
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.records import Curve
 from eigen_core.common.text import FLOAT32_BYTES
-from eigen_core.config import BatchLearnerConfig, BatchSamplingConfig, Config, LearnerConfig, OffPolicyConfig
+from eigen_core.config import (
+    ActorCriticConfig,
+    BatchLearnerConfig,
+    BatchSamplingConfig,
+    Config,
+    LearnerConfig,
+    OffPolicyConfig,
+)
 from eigen_core.learning.interface import LearningResult, learner_settings, setting
 from eigen_core.machine.gpu import CapturedStep, on_device
 from eigen_core.machine.performance import noise_at_once
 from eigen_core.networks.encoders import FirstDay
+from eigen_core.networks.layout import Parameters
 from eigen_core.networks.policies import Policy
 from eigen_core.networks.population import Population
-from eigen_core.task.interface import BatchSampler, Encoded, Observed, Task, Transitions
+from eigen_core.task.interface import BatchSampler, Encoded, KnownReturns, Observed, Task, Transitions
 from eigen_core.task.replay import Replay
 
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
@@ -344,6 +352,24 @@ def polyak_update(targets: Tensor, weights: Tensor, tau: float) -> None:
     targets.add_((weights - targets).mul_(tau))
 
 
+def with_known_returns(
+    loss: Tensor,
+    task: Task[Observed, Encoded],
+    critic: Parameters,
+    encoding: Encoded,
+    config: ActorCriticConfig,
+    batches: int = 1,
+) -> Tensor:
+    """Return the critics' loss of one of some batches, `[agents]`, plus the weighted loss of known returns.
+
+    The encoder so learns what is known of every asset, not only of those that agents traded (an auxiliary task, as in
+    Jaderberg et al. 2017, arXiv:1611.05397).
+    """
+    if not config.known_return_weight:
+        return loss
+    return loss + cast("KnownReturns", task).known_return_loss(critic, encoding) * config.known_return_weight / batches
+
+
 class CriticUpdate(NamedTuple, Generic[Encoded]):
     """Result of one optimizer step of the critics of a group.
 
@@ -387,7 +413,8 @@ class OffPolicyLearner(BatchLearner[Observed, Encoded]):
             values = task.values(critic, encoding, self._natural_actions(batch.actions))
             error = values - target
             loss = (error * error).mean(-1).sum(0) / len(step.blocks)
-            torch.autograd.backward(loss.sum())
+            whole = with_known_returns(loss, task, critic, encoding, self._learner, len(step.blocks))
+            torch.autograd.backward(whole.sum())
             encodings.append(encoding.detach())
             losses += loss.detach()
             values_seen += values[0].detach().mean(-1) / len(step.blocks)

@@ -19,7 +19,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.records import Curve
 from eigen_core.config import Config, PpoConfig
-from eigen_core.learning.base_learners import BaseLearner, bias_corrections, clipped_step, scaled
+from eigen_core.learning.base_learners import BaseLearner, bias_corrections, clipped_step, scaled, with_known_returns
 from eigen_core.learning.interface import LearningResult, learner_settings, setting
 from eigen_core.learning.trajectories import TrajectoryBuffer
 from eigen_core.networks.policies import Heads
@@ -197,7 +197,7 @@ class PpoLearner(BaseLearner[Observed, Encoded]):
         critic = task.critic_layout.views(critic_rows)
         encoding = task.encode(critic, batch.observations)
         value_loss = self._value_loss(batch, task.values(critic, encoding, None)[0])
-        torch.autograd.backward(value_loss.sum())
+        torch.autograd.backward(with_known_returns(value_loss, task, critic, encoding, learner).sum())
 
         policy = task.policy(task.actor_layout.views(self._whole_actor(group, actor_rows)), encoding.detach())
         log_ratio = policy.log_prob(batch.actions) - batch.log_probs

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from eigen_core.common.text import FLOAT32_BYTES
 from eigen_core.config import Config, NetworkConfig
+from eigen_core.config.learning import known_return_weight
 from eigen_core.machine.performance import encoded_at_once
 from eigen_core.machine.reproducibility import compute_reproducibly
 from eigen_core.market.panel import Panel
@@ -126,6 +127,8 @@ class AgentNetwork:
         critic = [*self._encoder.shapes, ParameterShape("pool.queries", (embedding, queries), embedding)]
         for index in range(heads.critics):
             critic += self._critic_shapes(f"critic{index}")
+        if known_return_weight(config.learner):
+            critic += linear_shapes("known_return", embedding, 1)
         self.critic_layout = ParameterLayout.of(critic, config.network)
         self.actor_layout = ParameterLayout.of(self._actor_shapes(), config.network)
 
@@ -203,6 +206,10 @@ class AgentNetwork:
         """Encode days, int64 `[agents, batch]`, different ones for an agent, among `block_days` from `first_day` on."""
         embeddings = self._encoder.encode_days(parameters, days, first_day, block_days)
         return self._embedding(parameters, embeddings, self._valid[days], days)
+
+    def predicted_returns(self, parameters: Parameters, market: MarketEmbedding) -> Tensor:
+        """Return the returns that the embeddings of assets predict, float32 `[agents, days, assets]`."""
+        return linear(parameters, "known_return", market.assets)[..., 0]
 
     def _with_time(self, context: Tensor, episode_time: Tensor) -> Tensor:
         if not self._time_values:

@@ -294,6 +294,14 @@ class DifferentiableGrowth(Protocol):
         """
 
 
+@runtime_checkable
+class KnownReturns(Protocol):
+    """A task that knows the returns of all assets, if `learner.known_return_weight` is above 0."""
+
+    def known_return_loss(self, critic: Parameters, encoding: Any) -> Tensor:  # noqa: ANN401 - the task's own
+        """Return the mean squared error of the returns that embeddings predict, in standard deviations: `[agents]`."""
+
+
 @dataclass(frozen=True)
 class Outcomes:
     """Outcomes of all alternatives at some moments (`KnownOutcomes`): `[agents, batch, candidates, settings]`.

@@ -17,7 +17,7 @@ from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.records import Excess
 from eigen_core.common.text import FLOAT32_BYTES
 from eigen_core.config import BatchSamplingConfig, Config, CounterfactualConfig, MarketConfig, OffPolicyConfig
-from eigen_core.config.learning import batch_setting
+from eigen_core.config.learning import batch_setting, known_return_weight
 from eigen_core.machine.performance import columns_at_once
 from eigen_core.market import build_panel
 from eigen_core.market.build import TrainingDays
@@ -35,6 +35,9 @@ from eigen_core.task.transitions import EPISODE_END, BlockSampler, check_rows, m
 from eigen_core.trading.baselines import fewest_days
 from eigen_core.trading.environment import episode_times
 from eigen_core.trading.equity import periods_per_year
+from eigen_core.trading.ridge import relative_gains
+
+_SMALLEST = 1e-12
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,12 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
         self._config, self._device = config, device
         self._return_steps = heads.return_steps
         self._episode_times = episode_times(config.trading, device)
+        self._known_returns: tuple[Tensor, Tensor] | None = None
+        if known_return_weight(config.learner):
+            gains, known, ended = relative_gains(panel, config.trading)
+            known &= ended < panel.splits.train.stop
+            returns = np.where(known, gains, 0.0) / max(float(gains[known].std()) if known.any() else 0.0, _SMALLEST)
+            self._known_returns = torch.tensor(returns).float().to(device), torch.tensor(known).to(device)
 
     def _block_bytes(self, config: Config, device: torch.device) -> int:
         """Return the bytes of the largest activation of one agent's batch, in a layer of encoder or heads."""
@@ -305,6 +314,13 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
 
     def values(self, critic: Parameters, encoding: MarketEncoding, actions: Tensor | None) -> Tensor:
         return self.network.values(critic, encoding.market, encoding.portfolio, encoding.episode_time, actions)
+
+    def known_return_loss(self, critic: Parameters, encoding: MarketEncoding) -> Tensor:
+        assert self._known_returns is not None
+        days, predicted = encoding.market.days, self.network.predicted_returns(critic, encoding.market)
+        returns, known = (part.index_select(0, days.flatten()).view(predicted.shape) for part in self._known_returns)
+        error = (predicted - returns) * known
+        return (error * error).sum(-1).sum(-1) / known.sum((1, 2)).clamp_min(1)
 
     def check_rows(self, ring: Ring) -> str | None:
         return check_rows(ring, self.training_starts, self.episode_steps)

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from eigen_core.config import Config
+from eigen_core.config import Config, TradingConfig
 from eigen_core.market import Panel
 from eigen_core.trading.equity import Values
 from eigen_core.trading.order_fills import OrderCosts
@@ -43,21 +44,29 @@ def _blocks(panel: Panel, days: range) -> list[slice]:
     return [slice(days[block].start, days[block].stop) for block in blocks]
 
 
+def relative_gains(panel: Panel, trading: TradingConfig) -> tuple[Values, NDArray[np.bool_], NDArray[np.int64]]:
+    """Return the gains of purchases after costs, by the sale that ends the holding time, less the day's mean.
+
+    With one asset the mean is not subtracted. Also returned are which gains are known, and the days of the sales; all
+    are `[days, assets]`, by the day of the decision, the gains float64 and NaN where they are not known.
+    """
+    fills = Prices.of_panel(panel, torch.device("cpu")).fills(trading)
+    gains: Values = OrderCosts.of(trading).gain_at_market(fills.entry, fills.exit).numpy()
+    known = ~np.isnan(gains)
+    number = known.sum(axis=1, keepdims=True)
+    mean = np.where(number > 1, np.where(known, gains, 0.0).sum(axis=1, keepdims=True), 0.0) / number.clip(1)
+    return gains - mean, known, np.arange(panel.days)[:, None] + fills.exit_offset.numpy()
+
+
 def fit_ridge(panel: Panel, config: Config) -> LinearScore:
     """Fit the score to the training days.
 
-    All assets and training days are rows of one regression, that of scikit-learn's `Ridge`. The target is the gain of a
-    purchase decided on that day, after costs, by the sale that ends its holding time, less the mean of all assets on
-    that day (of one asset: without it). Among `PENALTIES` the one with the smallest squared error on the validation
+    All assets and training days are rows of one regression, that of scikit-learn's `Ridge`, whose targets are
+    `relative_gains`. Among `PENALTIES` the one with the smallest squared error on the validation
     days is taken; these days are not fitted afterwards. If no such purchase ended within the training days, or none
     within the validation days, the score is NaN, and nothing is bought.
     """
-    fills = Prices.of_panel(panel, torch.device("cpu")).fills(config.trading)
-    gains: Values = OrderCosts.of(config.trading).gain_at_market(fills.entry, fills.exit).numpy()
-    known = ~np.isnan(gains)
-    number = known.sum(axis=1, keepdims=True)
-    targets = gains - np.where(number > 1, np.where(known, gains, 0.0).sum(axis=1, keepdims=True), 0.0) / number.clip(1)
-    ended = np.arange(panel.days)[:, None] + fills.exit_offset.numpy()
+    targets, known, ended = relative_gains(panel, config.trading)
     size = panel.features.shape[2]
 
     def products(split: range) -> Values:

@@ -153,9 +153,11 @@ def test_a_bad_setting_is_refused_in_at_most_two_sentences(assignment: str, part
     assert len(re.findall(r"[.?](?:\s|$)", message)) <= 2
 
 
-def test_a_linear_part_without_assets_is_refused() -> None:
-    with pytest.raises(InputError, match=r"network\.linear_scales reads features of assets, and task gym:Pendulum-v1"):
-        load_config("pendulum", ["network.linear_scales=[1]"])
+@pytest.mark.parametrize("setting", ["network.linear_scales=[1]", "learner.known_return_weight=1"])
+def test_what_needs_assets_is_refused_without_any(setting: str) -> None:
+    key = re.escape(setting.partition("=")[0])
+    with pytest.raises(InputError, match=rf"{key} .*of assets, and task gym:Pendulum-v1 has none: set it to"):
+        load_config("pendulum", [setting])
 
 
 def test_the_replaced_system_buys_one_asset_a_day_by_its_coefficient() -> None:

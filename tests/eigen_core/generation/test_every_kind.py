@@ -58,7 +58,7 @@ KINDS: dict[str, dict[str, Any]] = {
         f"linear part, {learner}": {
             "task": LEARNER_OF_TASK.get(learner, "market"),
             "network": {"linear_scales": [1, 3]},
-            "learner": learner_with(learner, batch_size=4),
+            "learner": learner_with(learner, batch_size=4, known_return_weight=0.5),
             "evolution": {"evolves": "genes"},
         }
         for learner in LEARNERS

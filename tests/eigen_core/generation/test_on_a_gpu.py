@@ -50,7 +50,8 @@ def cases() -> Iterator[Any]:
         if (learner, encoder) != ("ppo", "tcn"):
             yield pytest.param(sections(learner, encoder), id=f"{learner}-{encoder}", marks=[] if quick else marks)
     for learner in ("counterfactual", "sac"):
-        linear = {"network": {"linear_scales": [1, 3]}, "learner": {"batch_size": 4}}
+        settings = learner_with(learner, gradient_steps=2, batch_size=4, known_return_weight=0.5)
+        linear = {"network": {"linear_scales": [1, 3]}, "learner": settings}
         one = merge(sections(learner, "filter_bank"), linear)
         yield pytest.param(one, id=f"linear part, {learner}", marks=pytest.mark.thorough)
     for method in registry.METHODS:
