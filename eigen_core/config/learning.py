@@ -36,10 +36,13 @@ class NetworkConfig(Section):
     """Lengths of the filter bank's moving averages (days); each at most `market.window`."""
     linear_scales: Annotated[tuple[Count, ...], Field(max_length=100, fail_fast=True, strict=False)] = ()
     """Lengths of the features' moving averages (days), each at most `market.window`, that a ridge regression may read:
-    the first or all, whichever predicts the validation days better. Agents begin by following its score of each asset,
-    and add the output of their network; with `learner.algorithm` counterfactual a share of the output, which learns
-    differences between assets alone: the last fifth of the training days, from which it does not learn, decides the
-    share. Empty: the network alone acts. Only for tasks with prices."""
+    the first, or all if these clearly predict better in cross-validation on the training days. Agents begin by
+    following its score of each asset, and add the output of their network; with `learner.algorithm` counterfactual a
+    share of the output, which learns differences between assets alone: the last fifth of the training days, from which
+    it does not learn, decides the share. Empty: the network alone acts. Only for tasks with prices."""
+    linear_degree: Literal[1, 2] = 1
+    """With 2 the regression may also read the products of each two of at most 40 features (averages over the first of
+    `linear_scales`), squares included, if these clearly predict better and the averages do not even more so."""
     channels: Width = 32
     """Width of the encoder's hidden layers."""
     embedding: Width = 16

@@ -21,7 +21,7 @@ from eigen_core.networks.actions import (
     market_actions,
     outcome_shapes,
 )
-from eigen_core.networks.encoders import FirstDay, encoder_class, filter_bank
+from eigen_core.networks.encoders import FirstDay, encoder_class, linear_inputs
 from eigen_core.networks.layout import (
     ParameterLayout,
     Parameters,
@@ -114,9 +114,9 @@ class AgentNetwork:
         self.actions = market_actions(config, device) if actions is None else actions
         self.portfolio_values, self.prepared_width = self.actions.portfolio_values, config.network.head_width
         self._start: LinearStart | None = None
-        if scales := config.network.linear_scales:
+        if config.network.linear_scales:
             outputs = heads.outcomes or 1
-            self._linear_inputs = filter_bank(features[:, : panel.assets], training_days, scales)
+            self._linear_inputs, _ = linear_inputs(features[:, : panel.assets], training_days, config.network)
             self._start = start or LinearStart.unknown(self._linear_inputs.shape[2], outputs)
             self.prepared_width += outputs
         self.box = self.actions.box

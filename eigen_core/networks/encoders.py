@@ -87,6 +87,28 @@ def filter_bank(features: Tensor, training_days: int, scales: Sequence[int]) -> 
     return bank
 
 
+MOST_MULTIPLIED = 40
+"""Most features whose products `linear_inputs` returns: with more, these would take much memory and time."""
+
+
+def linear_inputs(features: Tensor, training_days: int, network: NetworkConfig) -> tuple[Tensor, list[slice]]:
+    """Return the inputs of actors' linear part, float32 `[days, symbols, inputs]`, and its groups of further inputs.
+
+    First come averages over the first of `network.linear_scales`. Further groups: with `network.linear_degree` 2
+    products of each two of these, squares included, of at most `MOST_MULTIPLIED` features; averages over the other
+    scales.
+    """
+    bank, size = filter_bank(features, training_days, network.linear_scales), features.shape[2]
+    products: list[Tensor] = []
+    if network.linear_degree > 1 and size <= MOST_MULTIPLIED:
+        one, other = torch.triu_indices(size, size, device=features.device)
+        products = [bank[..., one] * bank[..., other]]
+    inputs = torch.cat([bank[..., :size], *products, bank[..., size:]], dim=-1)
+    averages = inputs.shape[2] - bank.shape[2] + size
+    groups = [slice(size, averages), slice(averages, inputs.shape[2])]
+    return inputs, [group for group in groups if group.start < group.stop]
+
+
 class FilterBankEncoder:
     """Implements `Encoder`: moving means of past days, computed once over the panel, then an MLP for each symbol."""
 

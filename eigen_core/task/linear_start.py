@@ -8,38 +8,34 @@ import torch
 from eigen_core.config import BatchLearnerConfig, Config
 from eigen_core.market.panel import Panel
 from eigen_core.networks.actions import LinearStart
-from eigen_core.networks.encoders import filter_bank
+from eigen_core.networks.encoders import linear_inputs
 from eigen_core.task.outcome_table import OutcomeTable
 from eigen_core.trading.equity import Values
-from eigen_core.trading.ridge import fit_ridge
+from eigen_core.trading.ridge import fit_grouped_ridge
 
 _SMALLEST, _DIGITS = 1e-6, 6
 
 
 def linear_start(panel: Panel, config: Config, table: OutcomeTable | None = None) -> LinearStart | None:
-    """Return the linear part with which actors begin: the score of `fit_ridge`; None without `network.linear_scales`.
+    """Return the linear part with which actors begin, a `fit_grouped_ridge`; None without `network.linear_scales`.
 
-    The score reads averages of the features over the first of `network.linear_scales`, or over all of them. For actors
-    that predict the outcomes of `table`, it is multiplied by a number for each sale target: the slope of the target's
+    The score reads `linear_inputs`: the first, and a group of further ones if these predict better. For actors that
+    predict the outcomes of `table`, it is multiplied by a number for each sale target: the slope of the target's
     rewards, scaled as learners see them, on the score, within days. It is fitted to the training days of `table`.
     Without any outcome there, all is 0.
     """
     if not config.network.linear_scales:
         return None
     features = torch.tensor(panel.features[:, : panel.assets])
-    bank = filter_bank(features, len(panel.splits.train), config.network.linear_scales).numpy()
-    averaged, first = replace(panel, features=bank), replace(panel, features=bank[..., : features.shape[2]])
-    score, scores = min(
-        ((score, score.of(inputs)) for inputs in (first, averaged) for score in [fit_ridge(inputs, config)]),
-        key=lambda found: found[0].error,
-    )
-    coefficients = np.zeros(bank.shape[2])
-    coefficients[: len(score.coefficients)] = score.coefficients
+    inputs, groups = linear_inputs(features, len(panel.splits.train), config.network)
+    read = replace(panel, features=inputs.numpy())
+    score = fit_grouped_ridge(read, config, groups)
+    coefficients = score.coefficients
     if np.isnan(score.intercept):
         return LinearStart.unknown(len(coefficients), 1 if table is None else table.rewards.shape[2])
     if table is None:
         return LinearStart(_rounded(coefficients[:, None]), _rounded(np.array([score.intercept])))
-    return _of_outcomes(coefficients, score.intercept, scores, config, table)
+    return _of_outcomes(coefficients, score.intercept, score.of(read), config, table)
 
 
 def _of_outcomes(

@@ -1,6 +1,9 @@
 """A linear score of assets: a ridge regression of what purchases earned on the features that agents see on a day."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,19 +17,20 @@ from eigen_core.trading.orders import batch_slices
 from eigen_core.trading.prices import Prices
 
 PENALTIES = tuple(10.0**power for power in range(7))
+FACTORS = (1.0, 10.0, 100.0)
+"""Factors on the penalty of further features."""
+FOLDS, _FEWEST_FOLDS = 5, 2
 
 
 @dataclass(frozen=True)
 class LinearScore:
     """A score of assets, the higher the better: a linear function of their normalised features of a day.
 
-    On the training days it has mean 0 and standard deviation 1; `coefficients` are float64 `[features]`, `error` is the
-    sum of the squared errors of the regression on the validation days.
+    On the training days it has mean 0 and standard deviation 1; `coefficients` are float64 `[features]`.
     """
 
     coefficients: Values
     intercept: float
-    error: float
 
     def of(self, panel: Panel) -> Values:
         """Return the scores of all days, float64 `[days, assets]`."""
@@ -58,6 +62,63 @@ def relative_gains(panel: Panel, trading: TradingConfig) -> tuple[Values, NDArra
     return gains - mean, known, np.arange(panel.days)[:, None] + fills.exit_offset.numpy()
 
 
+class _Gains:
+    """`relative_gains` and the features of the assets' days, as rows of regressions."""
+
+    def __init__(self, panel: Panel, config: Config) -> None:
+        self._panel, self._first = panel, config.market.window - 1
+        self._gains, self._known, self._ended = relative_gains(panel, config.trading)
+
+    def products(self, days: range, ended: range) -> Values:
+        """Return the sums of products of all pairs of columns (the features, 1 and the gain): `[features + 2] * 2`.
+
+        The rows are the purchases decided on `days`, after the first window, that end on a day of `ended`.
+        """
+        usable = self._known & (self._ended >= ended.start) & (self._ended < ended.stop)
+        width = self._panel.features.shape[2] + 2
+        found: Values = np.zeros((width, width))
+        for block in _blocks(self._panel, range(max(days.start, self._first), days.stop)):
+            gained = self._gains[block][usable[block]]
+            rows = np.column_stack([_features(self._panel, block)[usable[block]], np.ones_like(gained), gained])
+            found += rows.T @ rows
+        return found
+
+
+class _Fit(NamedTuple):
+    """A regression by the sums of products of its rows: coefficients, 0 of features that it does not read."""
+
+    coefficients: Values
+    intercept: float
+    centred: Values
+
+    @classmethod
+    def of(cls, products: Values, penalties: Values, columns: NDArray[np.int64]) -> "_Fit":
+        size = len(products) - 2
+        means = products[size] / products[size, size]
+        centred: Values = products - products[size, size] * np.outer(means, means)
+        coefficients = np.zeros(size)
+        covariances = centred[np.ix_(columns, columns)]
+        coefficients[columns] = np.linalg.solve(covariances + np.diag(penalties), centred[columns, -1])
+        return cls(coefficients, float(means[-1] - means[:size] @ coefficients), centred)
+
+    def squared_error(self, products: Values) -> float:
+        """Return the sum of squared errors on the rows of these sums."""
+        error = np.array([*self.coefficients, self.intercept, -1.0])
+        return float(error @ products @ error)
+
+    def score(self, products: Values) -> LinearScore:
+        size = len(self.coefficients)
+        covariances, number = self.centred[:size, :size], products[size, size]
+        scale = float(self.coefficients @ covariances @ self.coefficients / number) ** 0.5 or 1.0
+        return LinearScore(
+            self.coefficients / scale, -float(products[size, :size] @ self.coefficients) / number / scale
+        )
+
+
+def _no_score(features: int) -> LinearScore:
+    return LinearScore(np.full(features, np.nan), np.nan)
+
+
 def fit_ridge(panel: Panel, config: Config) -> LinearScore:
     """Fit the score to the training days.
 
@@ -66,31 +127,53 @@ def fit_ridge(panel: Panel, config: Config) -> LinearScore:
     days is taken; these days are not fitted afterwards. If no such purchase ended within the training days, or none
     within the validation days, the score is NaN, and nothing is bought.
     """
-    targets, known, ended = relative_gains(panel, config.trading)
-    size = panel.features.shape[2]
-
-    def products(split: range) -> Values:
-        """Return the sums of products of all pairs of columns: the features, 1 and the target."""
-        usable = known & (ended < split.stop)
-        found: Values = np.zeros((size + 2, size + 2))
-        for days in _blocks(panel, range(max(split.start, config.market.window - 1), split.stop)):
-            gained = targets[days][usable[days]]
-            rows = np.column_stack([_features(panel, days)[usable[days]], np.ones_like(gained), gained])
-            found += rows.T @ rows
-        return found
-
-    train, validation = products(panel.splits.train), products(panel.splits.validation)
+    gains, size, splits = _Gains(panel, config), panel.features.shape[2], panel.splits
+    train, validation = (gains.products(days, days) for days in (splits.train, splits.validation))
     if not train[size, size] or not validation[size, size]:
-        return LinearScore(np.full(size, np.nan), np.nan, np.inf)
-    means = train[size] / train[size, size]
-    centred = train - train[size, size] * np.outer(means, means)
-    covariances = centred[:size, :size]
-    best: Values = np.zeros(size)
-    least = np.inf
-    for penalty in PENALTIES:
-        fitted: Values = np.linalg.solve(covariances + penalty * np.eye(size), centred[:size, -1]).astype(np.float64)
-        error = np.array([*fitted, means[-1] - means[:size] @ fitted, -1.0])
-        if (squared := float(error @ validation @ error)) < least:
-            best, least = fitted, squared
-    scale = float(best @ covariances @ best / train[size, size]) ** 0.5 or 1.0
-    return LinearScore(best / scale, -float(means[:size] @ best) / scale, least)
+        return _no_score(size)
+    fits = (_Fit.of(train, np.full(size, penalty), np.arange(size)) for penalty in PENALTIES)
+    return min(fits, key=lambda fit: fit.squared_error(validation)).score(train)
+
+
+def fit_grouped_ridge(panel: Panel, config: Config, groups: Sequence[slice]) -> LinearScore:
+    """Fit a score like that of `fit_ridge`, which reads one of `groups` of further features if they predict better.
+
+    Each group has a penalty of its own, one of `FACTORS` times that of the features before the first group. Features,
+    penalty and factor are those with the smallest squared error in cross-validation, but a group must lower it by more
+    than one standard error over the folds (Breiman et al. 1984, "Classification and regression trees", section 3.4.3).
+    The folds are `FOLDS` consecutive parts of the training days; purchases that end after their fold count in none, and
+    in the fit at the end. Without two folds with purchases the score is NaN.
+    """
+    gains, size, train = _Gains(panel, config), panel.features.shape[2], panel.splits.train
+    edges = np.linspace(max(train.start, config.market.window - 1), train.stop, FOLDS + 1).astype(int).tolist()
+    parts = [range(*pair) for pair in pairwise(edges)]
+    folds = [products for days in parts if (products := gains.products(days, days))[size, size]]
+    if len(folds) < _FEWEST_FOLDS:
+        return _no_score(size)
+    total: Values = np.sum(folds, axis=0)
+    whole = total + np.sum([gains.products(days, range(days.stop, train.stop)) for days in parts], axis=0)
+    first = np.arange(groups[0].start if groups else size)
+
+    def smallest(group: slice | None) -> tuple[Values, Values, NDArray[np.int64]]:
+        further = np.arange(0) if group is None else np.arange(group.start, group.stop)
+        columns = np.concatenate([first, further])
+        factors = (1.0,) if group is None else FACTORS
+        tried = [
+            np.concatenate([np.full(len(first), penalty), np.full(len(further), penalty * factor)])
+            for penalty in PENALTIES
+            for factor in factors
+        ]
+        errors = [
+            np.array([_Fit.of(total - fold, penalties, columns).squared_error(fold) for fold in folds])
+            for penalties in tried
+        ]
+        least = min(range(len(tried)), key=lambda index: float(errors[index].sum()))
+        return errors[least], tried[least], columns
+
+    chosen = smallest(None)
+    if groups:
+        other = min(map(smallest, groups), key=lambda found: float(found[0].sum()))
+        lower = chosen[0] - other[0]
+        if lower.mean() > lower.std(ddof=1) / len(lower) ** 0.5:
+            chosen = other
+    return _Fit.of(whole, chosen[1], chosen[2]).score(whole)

@@ -64,7 +64,7 @@ KINDS: dict[str, dict[str, Any]] = {
         for learner in LEARNERS
     },
     "averaged weights": {
-        "network": {"linear_scales": [1, 3]},
+        "network": {"linear_scales": [1, 3], "linear_degree": 2},
         "learner": learner_with("counterfactual", batch_size=4, ema_decay=0.9),
         "evolution": {"evolves": "genes"},
     },

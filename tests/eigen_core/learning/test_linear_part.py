@@ -1,15 +1,17 @@
 """The linear part of agents: where it begins, what learning leaves of it, and how much of a network is added to it."""
 
 from dataclasses import replace
+from itertools import combinations_with_replacement, pairwise, product
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from science_cases import LEARNER_OF_TASK, LEARNERS_OF_ANY_TASK, learner_with, random_panel, small_config
+from sklearn.linear_model import Ridge
 from training_cases import advance, market_of
 
-from benchmarks.learning.scores import agent_scores
+from benchmarks.learning.scores import agent_scores, information_coefficient
 from benchmarks.synthetic import leaking_market
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config, merge
@@ -20,7 +22,7 @@ from eigen_core.market import Panel
 from eigen_core.networks.actions import ExpectedOutcomes
 from eigen_core.task.outcome_table import OutcomeTable
 from eigen_core.task.panel import PanelTask
-from eigen_core.trading.ridge import fit_ridge
+from eigen_core.trading.ridge import PENALTIES, relative_gains
 
 COUNTERFACTUAL: dict[str, Any] = {
     "algorithm": "counterfactual", "target_bins": 3, "batch_size": 8, "reward_scale": 0.1,
@@ -34,17 +36,49 @@ def begun(days: int = 260, **sections: Any) -> TrainingState:
 
 
 def ridge_scores(state: TrainingState) -> np.ndarray:
-    """Return the scores of the regression on a day's features or on these and their averages, whichever errs less."""
+    """Return the scores of the regression on a day's features, or on these and their products or averages.
+
+    Further features must err less in the folds by more than one standard error. scikit-learn's penalty is the same for
+    all columns, so a column is divided by the root of the factor on its penalty.
+    """
     assert isinstance(state.task, PanelTask)
-    panel, config = state.task.panel, state.config
-    features = panel.features[:, : panel.assets]
-    days_before = np.concatenate([np.zeros((4, *features.shape[1:]), features.dtype), features])
+    panel, config, held = state.task.panel, state.config, state.config.trading.holding_days
+    features = panel.features[:, : panel.assets].astype(np.float64)
+    days_before = np.concatenate([np.zeros((4, *features.shape[1:])), features])
     averages = np.stack([days_before[day : day + 5].mean(axis=0) for day in range(len(features))])
-    root = [np.sqrt(np.square(part[panel.splits.train]).mean()) for part in (features, averages)]
-    short, long = features / root[0], np.concatenate([features / root[0], averages / root[1]], axis=2)
-    panels = [replace(panel, features=inputs) for inputs in (short, long)]
-    chosen = min(panels, key=lambda panel: fit_ridge(panel, config).error)
-    return fit_ridge(chosen, config).of(chosen)
+    short, long = (
+        values / np.sqrt(np.square(values[panel.splits.train]).mean(axis=(0, 1))) for values in (features, averages)
+    )
+    pairs = combinations_with_replacement(range(short.shape[2]), 2)
+    groups = [long]
+    if config.network.linear_degree == 2:
+        groups.append(np.stack([short[..., one] * short[..., other] for one, other in pairs], axis=-1))
+    gains, known, ended = relative_gains(panel, config.trading)
+    first, stop = config.market.window - 1, panel.splits.train.stop
+    edges = np.linspace(first, stop, 6).astype(int)
+    assert (np.diff(edges) > held).all()
+    day = np.arange(len(gains))[:, None]
+    folds = [known & (day >= low) & (day < high) & (ended < high) for low, high in pairwise(edges)]
+    every = known & (day >= first) & (day < stop) & (ended < stop)
+
+    def best(group: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        found: list[tuple[np.ndarray, np.ndarray]] = []
+        for penalty, factor in product(PENALTIES, (1.0,) if group is None else (1.0, 10.0, 100.0)):
+            inputs = short if group is None else np.concatenate([short, group / factor**0.5], axis=2)
+            errors = []
+            for fold in folds:
+                rest = np.any([other for other in folds if other is not fold], axis=0)
+                model = Ridge(alpha=penalty).fit(inputs[rest], gains[rest])
+                errors.append(np.square(model.predict(inputs[fold]) - gains[fold]).sum())
+            scores = Ridge(alpha=penalty).fit(inputs[every], gains[every]).predict(inputs.reshape(-1, inputs.shape[2]))
+            found.append((np.array(errors), scores.reshape(gains.shape)))
+        return min(found, key=lambda one: float(one[0].sum()))
+
+    chosen, other = best(None), min(map(best, groups), key=lambda one: float(one[0].sum()))
+    lower = chosen[0] - other[0]
+    scores = (other if lower.mean() > lower.std(ddof=1) / 5**0.5 else chosen)[1]
+    normalised: np.ndarray = (scores - scores[every].mean()) / scores[every].std()
+    return normalised
 
 
 def predicted(state: TrainingState, agent: int, moment: int) -> tuple[ExpectedOutcomes, np.ndarray]:
@@ -62,8 +96,9 @@ def moments_held_out(state: TrainingState) -> list[int]:
     return [int(moment) for batch, _ in market_of(state).held_out(8) for moment in batch]
 
 
-def test_agents_begin_with_the_ridge_regression_alone() -> None:
-    state = begun()
+@pytest.mark.parametrize("degree", [1, 2])
+def test_agents_begin_with_the_ridge_regression_alone(degree: int) -> None:
+    state = begun(network={"linear_degree": degree})
     task, config = market_of(state), state.config
     targets = torch.linspace(config.trading.min_target, config.trading.max_target, 3, dtype=torch.float64)
     days = range(task.training_starts.start, task.panel.splits.train.stop)
@@ -193,6 +228,18 @@ def test_the_gate_opens_to_a_network_that_knows_more_and_stays_shut_to_noise(kno
     gates = [record.learning["gate"] for record in state.history if record.learning is not None]
     assert gates[0] == 0.0
     assert gates[-1] > 0.9 if known else gates[-1] < 0.2
+
+
+@pytest.mark.parametrize("degree", [1, 2])
+def test_agents_begin_with_products_of_features_where_these_know_more(degree: int) -> None:
+    network = {"linear_scales": [1, 5], "linear_degree": degree}
+    config = Config(preset="ddpg", device="cpu", market={"window": 60}, network=network)
+    state = start_training(config, market_for_networks(config))
+    panel = market_of(state).panel
+    scores = agent_scores(state, state.population.weights[0])
+    known = information_coefficient(scores, panel, config.trading, panel.splits.validation)
+    assert known is not None
+    assert known > 0.5 if degree == 2 else abs(known) < 0.2
 
 
 def test_too_few_days_beside_those_held_out_are_refused() -> None:
