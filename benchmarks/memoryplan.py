@@ -41,7 +41,7 @@ class Case:
 
 
 CASES = (
-    *(Case(name, name, _QUICK) for name in ("ddpg", "portfolio", "counterfactual")),
+    *(Case(name, name, _QUICK) for name in ("quickstart", "ddpg", "portfolio")),
     *(Case(name, name) for name in ("eigen2", "eigen2-classic")),
     Case("ppo", "ppo", ("generations=4",)),
     *(Case(name, name) for name in ("pendulum", "swimmer", "halfcheetah")),

@@ -105,7 +105,7 @@ def print_ridge(edge: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.walks", description=__doc__)
     parser.add_argument("--edge", type=float, default=0.1, help="information coefficient of the planted column")
-    parser.add_argument("--preset", default="counterfactual")
+    parser.add_argument("--preset", default="quickstart")
     parser.add_argument("--ridge", action="store_true", help="print the rows of `ridge` only")
     arguments = parser.parse_args()
     if arguments.ridge:

@@ -20,6 +20,7 @@ from eigen_core.config import PRESET_NAMES, Config
 from eigen_core.config.explain import Setting, flatten, settings, with_variants_of
 from eigen_core.config.loading import config_from_values, load_config
 from eigen_core.config.machine_settings import MACHINE_SETTINGS
+from eigen_core.config.stored import stored_values
 from eigen_core.runs.handle import Run
 
 _LONGEST_SENTENCE = 600
@@ -99,8 +100,8 @@ def _as_dictionary(key: str, value: object, folder: Path) -> Config:  # noqa: AR
 
 def _stored(key: str, value: Any, folder: Path) -> Config:  # noqa: ANN401 - whatever JSON can hold
     base = Config(preset=value) if key == "preset" and value in PRESET_NAMES else Config()
-    values = base.model_dump(mode="json")
-    section: dict[str, Any] = values
+    values: dict[str, Any] = stored_values(base)
+    section = values
     *names, last = key.split(".")
     for name in names:
         section = section[name]

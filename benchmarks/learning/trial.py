@@ -48,7 +48,14 @@ def _settings_of(preset: str, *sections: str) -> tuple[str, ...]:
     return tuple(f"{name}={value}" for name, value in shown.items() if name not in _OF_THE_MARKET)
 
 
-COUNTERFACTUAL = _settings_of("counterfactual", "learner", "evolution")
+COUNTERFACTUAL = (
+    "learner.algorithm=counterfactual",
+    "learner.gradient_steps=48",
+    "learner.batch_size=32",
+    "learner.reward_scale=0.05",
+    "learner.weight_decay=1",
+    "evolution.offspring_share=0.375",
+)
 DIRECT = ("task=portfolio", *_settings_of("portfolio"))
 MARKET_METHODS = {
     "both": Method(),
@@ -69,7 +76,7 @@ PORTFOLIO_METHODS = {
     "portfolio_ridge": Method(DIRECT, score=ridge),
 }
 """Methods of the task `portfolio`: the direct one with its preset's network and population; the same without evolution;
-the others with quickstart's network and population."""
+the others with those of preset ddpg."""
 METHODS = MARKET_METHODS | PORTFOLIO_METHODS
 
 
@@ -91,7 +98,7 @@ class CpuTime:
 def trial_config(
     market: str, seed: int, method: str, assignments: Sequence[str] = (), generations: int | None = None
 ) -> Config:
-    """Return quickstart's configuration on a market with the settings of a method and `assignments`.
+    """Return the configuration of preset ddpg on a market with the settings of a method and `assignments`.
 
     `generations` None: those of the method.
     """
@@ -107,7 +114,7 @@ def trial_config(
     settings |= {
         key: value for key, _, value in (given.partition("=") for given in (*METHODS[method].settings, *assignments))
     }
-    return load_config("quickstart", [f"{key}={value}" for key, value in settings.items()])
+    return load_config("ddpg", [f"{key}={value}" for key, value in settings.items()])
 
 
 def run_trial(market: str, edge: float, config: Config, method: str) -> dict[str, Any]:

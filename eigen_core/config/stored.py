@@ -99,6 +99,12 @@ def _linear_scales_of_version_15(values: dict[str, Any]) -> None:
     network.setdefault(name, learner.pop(name, []))
 
 
+def _presets_of_version_16(values: dict[str, Any]) -> None:
+    """Name `ddpg`, which has the settings that `quickstart` had; a preset `counterfactual`, now gone, extended them."""
+    if values.get("preset", "quickstart") in ("quickstart", "counterfactual"):
+        values["preset"] = "ddpg"
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     _with_missing({"trading.bookkeeping": "exact"}),
     # Version 3 stored a default delay as None; the migration of version 10 turns it back into a number.
@@ -124,6 +130,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _without("memory.trace"),
     _weights_evolve_in_version_14,
     _linear_scales_of_version_15,
+    _presets_of_version_16,
 )
 """Migrations from format version 1 to 2, from 2 to 3, and so on. Whoever renames or removes a setting, or adds one with
 a default that changes behaviour, adds a migration."""

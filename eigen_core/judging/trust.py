@@ -35,7 +35,7 @@ from eigen_core.market.build import panel_of_clean_prices, read_prices
 from eigen_core.market.cleaning import prices_fingerprint
 from eigen_core.trading.synthetic import require_choice, unpredictable_prices, with_planted_edge
 
-TRIAL_PRESET = "counterfactual"
+TRIAL_PRESET = "quickstart"
 """Default preset of trials: in the same training time it finds more of a weak edge than the other presets."""
 TRIAL_SETTINGS: Mapping[str, Any] = {"market.holdout_days": 1_250}
 """Default settings of trials: on one year of days a weak edge cannot be distinguished from luck."""

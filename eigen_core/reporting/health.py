@@ -126,7 +126,7 @@ def _fits_the_training(early: Records, late: Records) -> str | None:
     return (
         "The agents mostly fit the training episodes: from the first to the last third of generations the mean fitness "
         f"changed by {_interval(fitness, error)}, the mean validation by {_interval(validation, width)}. Use more days "
-        "or symbols, or more weight decay, for example --set learner.weight_decay=1."
+        "or symbols, or more weight decay, for example --set learner.weight_decay=1 or, if it has that, 10."
     )
 
 

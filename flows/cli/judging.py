@@ -509,7 +509,7 @@ COLUMNS = ("market", "trials", "skill claimed", "95 % interval", "of ridge regre
     """
   eigen trust
   eigen trust prices.csv --trials 40 --edges 0.05,0.1,0.15
-  eigen trust prices.csv --preset quickstart --set market.holdout_days=251 --out trust-mine
+  eigen trust prices.csv --preset ddpg --set market.holdout_days=251 --out trust-mine
 
 Each trial trains a small run in memory and judges its champion as `eigen backtest` does. Finished trials are kept in
 the folder: run the command again to continue, or with more trials.
@@ -519,7 +519,7 @@ the folder: run the command again to continue, or with more trials.
 def trust(
     data: Annotated[str | None, typer.Argument(help=DATA_HELP, show_default=DATA_DEFAULT, metavar="[DATA]")] = None,
     *,
-    preset: Annotated[str | None, option("NAME", "Preset of the trials.", "counterfactual")] = None,
+    preset: Annotated[str | None, option("NAME", "Preset of the trials.", "quickstart")] = None,
     trials: Annotated[int, number("Number of trials without an edge, and with each.", most=10_000)] = 10,
     edges: Annotated[
         str, option("LIST", "Information coefficients of the planted edges; an empty text: none.")

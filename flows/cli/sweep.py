@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 @examples(
     """
-  eigen sweep rates --vary learner.gamma=0.9:0.999 --vary learner.batch_size=32,64 --trials 30
+  eigen sweep rates --vary learner.weight_decay=0.1:10:log --vary learner.batch_size=32,64 --trials 30
   eigen sweep seeds --seeds 5 --preset quickstart
-  eigen sweep steps --vary learner.actor_learning_rate=1e-5:1e-3:log --seeds 3 --jobs 2 --set threads=1
+  eigen sweep steps --vary learner.critic_learning_rate=1e-4:1e-2:log --seeds 3 --jobs 2 --set threads=1
 
 A trial is a set of settings with a run for each seed, such as `NAME-007-s1`, which `eigen show`, `resume` and `export`
 accept. Its value is the mean validation fitness of its runs' champions.

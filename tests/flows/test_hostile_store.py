@@ -267,7 +267,7 @@ def test_weights_of_another_shape_are_named_by_all_commands(hostile: Hostile, tr
     assert "lists the tensor" in said, said
 
 
-_SWEEP = ("sweep", "mine", "--vary", "learner.gamma=0.9:0.99", "--trials", "1")
+_SWEEP = ("sweep", "mine", "--vary", "learner.weight_decay=0.1:1", "--trials", "1")
 _WALK = ("walk", "mine", "--folds", "1", "--jobs", "2")
 _BESIDE_RUNS = {
     "runs/.sweeps": _SWEEP,

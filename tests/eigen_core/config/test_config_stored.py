@@ -1,12 +1,15 @@
 """Configurations that were stored by other versions of Eigen."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from eigen_core.common.errors import InputError
 from eigen_core.config import LEARNER_CONFIGS, VARIANTS, Config, GeneticConfig, stored
+from eigen_core.config.explain import flatten, settings
 from eigen_core.config.loading import load_config
 from eigen_core.config.stored import config_from_stored, stored_values
 
@@ -39,8 +42,8 @@ def test_an_invalid_format_version_is_refused(version: object) -> None:
 
 
 def opened(version: int, **sections: Any) -> Config:
-    """Return the default configuration with some sections, as if `version` had stored it."""
-    values = Config().model_dump(mode="json")
+    """Return the configuration of preset ddpg with some sections, as if `version` had stored it."""
+    values = Config(preset="ddpg").model_dump(mode="json")
     for name, given in sections.items():
         values[name] = {**values[name], **given} if isinstance(given, dict) else given
     return config_from_stored({**values, "format_version": version})
@@ -53,10 +56,10 @@ EVALUATION = ("fitness_slices", "champion_validation_share", "champion_standard_
     ("version", "preset", "section", "old"),
     [
         (1, "eigen2-classic", "trading", {"bookkeeping": "exact"}),
-        (3, "quickstart", "evaluation", dict(zip(EVALUATION, (0, 1.0, 0.0), strict=True))),
-        (4, "quickstart", "replay", {"settlement_days": True}),
-        (5, "quickstart", "evolution", {"first_champion_plateau": True}),
-        (6, "quickstart", "trading", {"delisting_loss": None}),
+        (3, "ddpg", "evaluation", dict(zip(EVALUATION, (0, 1.0, 0.0), strict=True))),
+        (4, "ddpg", "replay", {"settlement_days": True}),
+        (5, "ddpg", "evolution", {"first_champion_plateau": True}),
+        (6, "ddpg", "trading", {"delisting_loss": None}),
     ],
 )
 def test_a_run_of_before_a_setting_goes_on_as_it_did(
@@ -84,7 +87,7 @@ def test_a_portfolio_of_version_8_keeps_to_data_in_which_every_symbol_trades() -
     """Positions that were not filled paid a part of the costs; where every symbol trades, the bits are the same."""
     assert opened(8, task="portfolio").trading.delisting_loss is None
     for newer in (opened(9, task="portfolio"), opened(8)):
-        assert newer.trading.delisting_loss == Config().trading.delisting_loss
+        assert newer.trading.delisting_loss == Config(preset="ddpg").trading.delisting_loss
 
 
 @pytest.mark.parametrize(
@@ -96,7 +99,7 @@ def test_a_portfolio_of_version_8_keeps_to_data_in_which_every_symbol_trades() -
     ],
 )
 def test_a_run_with_a_setting_that_no_longer_exists_is_opened(version: int, section: str, old: dict[str, Any]) -> None:
-    assert opened(version, **{section: old}) == Config()
+    assert opened(version, **{section: old}) == Config(preset="ddpg")
 
 
 def flat(section: str) -> dict[str, Any]:
@@ -153,3 +156,17 @@ def test_a_run_of_version_15_keeps_its_linear_part_or_has_none_whatever_its_pres
     assert config_from_stored(values).network.linear_scales == ()
     values["learner"]["linear_scales"] = [1, 5]
     assert config_from_stored(values).network.linear_scales == (1, 5)
+
+
+STORED_CONFIGURATIONS = sorted((Path(__file__).parents[2] / "support" / "stored_configurations").iterdir())
+
+
+@pytest.mark.parametrize("file", STORED_CONFIGURATIONS, ids=lambda file: file.stem)
+def test_a_run_keeps_its_settings_though_its_preset_has_others_today_or_is_gone(file: Path) -> None:
+    stored = json.loads(file.read_text(encoding="utf-8"))
+    config = config_from_stored(stored)
+    expected = {key: setting.default for key, setting in settings(config.learner.algorithm, "genetic").items()}
+    expected |= flatten(stored) | {"preset": "ddpg", "evolution.evolves": "weights"}
+    del expected["format_version"]
+    assert expected.pop("learner.linear_scales", []) == expected["network.linear_scales"] == []
+    assert flatten(config.model_dump(mode="json")) == expected

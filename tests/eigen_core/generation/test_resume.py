@@ -68,6 +68,20 @@ def test_a_run_that_stops_after_every_generation_ends_as_one_that_never_does(
     assert stopping.replay.capacity == undisturbed.replay.capacity
 
 
+@pytest.mark.parametrize(("preset", "learner"), [("quickstart", "ddpg"), ("counterfactual", "counterfactual")])
+def test_a_run_goes_on_though_its_preset_has_another_learner_today_or_is_gone(
+    tmp_path: Path, preset: str, learner: str
+) -> None:
+    undisturbed = advance(begun(small_config(learner={"algorithm": learner})), 1)
+    values = undisturbed.config.model_dump(mode="json") | {"preset": preset, "format_version": 15}
+    del values["network"]["linear_scales"]
+    run = RunDirectory.create(tmp_path, "run", values)
+    run.save(snapshot(undisturbed))
+    resumed = begun(config_from_stored(RunDirectory.open(run.root, run.name).config))
+    assert loaded_from(run, resumed) == []
+    assert content_of(advance(resumed, 1)) == content_of(advance(undisturbed, 1))
+
+
 def replaced_with(run: RunDirectory, manifest: Manifest, **fields: Any) -> Manifest:
     """Replace a manifest by one with other fields, and return it; a field that is None is left out."""
     (run.path / manifest.name).unlink()

@@ -239,7 +239,8 @@ def test_agents_decide_on_weights_of_what_has_a_price(observe: bool) -> None:
 # One asset is judged by when it was held: whoever knows the coming days has skill, at other times as at none.
 LONG = 500
 LATE = range(150, 450)
-TIMED = Config.model_validate({"trading": {"holding_days": 5, "settlement_days": 5}, "market": {"window": 64}})
+HELD_FIVE_DAYS = {"holding_days": 5, "settlement_days": 5}
+TIMED = Config.model_validate({"preset": "ddpg", "trading": HELD_FIVE_DAYS, "market": {"window": 64}})
 RETURNS = np.random.default_rng(5).normal(0.0004, 0.01, LONG)
 RISING = 100.0 * np.exp(np.cumsum(RETURNS))[:, None]
 SINGLE = panel_of(RISING, RISING, RISING)

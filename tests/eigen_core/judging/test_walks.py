@@ -21,6 +21,7 @@ def small_config(**market: Any) -> Config:
     return with_purge(
         Config.model_validate(
             {
+                "preset": "ddpg",
                 "seed": 5,
                 "market": {"window": 4, "validation_days": 12, "holdout_days": 15, **market},
                 "trading": {"trading_days": 7, "settlement_days": 3, "holding_days": 3},

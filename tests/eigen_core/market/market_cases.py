@@ -23,7 +23,7 @@ def small_config(data: Path | str | None = None, **market: object) -> Config:
         {
             "market": settings | {"data": None if data is None else str(data)},
             "trading": {"trading_days": 3, "settlement_days": 2, "holding_days": 2},
-            "network": {"scales": [1, 5]},
+            "network": {"scales": [1, 5], "linear_scales": [1, 5]},
         }
     )
 

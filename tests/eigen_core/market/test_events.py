@@ -184,7 +184,8 @@ def equal_weight(path: Path, folder: Path, *given: str) -> float:
     """Return the gain of equal weight in the last 30 days."""
     config = load_config(
         None, [f"market.data={path}", *given, "market.window=5", "market.validation_days=8", "market.holdout_days=30",
-               "trading.trading_days=3", "trading.settlement_days=2", "trading.holding_days=2", "network.scales=[1]"]
+               "trading.trading_days=3", "trading.settlement_days=2", "trading.holding_days=2",
+               "network.linear_scales=[1]"]
     )  # fmt: skip
     panel, _ = build_panel(config, folder / "cache")
     prices = Prices.of_panel(panel, torch.device("cpu"))

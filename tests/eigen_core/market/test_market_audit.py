@@ -133,7 +133,7 @@ def test_a_moving_mean_is_found_as_soon_as_it_reaches_beyond_its_day(offset: int
 
 def test_a_task_without_prices_and_too_few_days_are_refused(prices: Path) -> None:
     with pytest.raises(InputError, match="has no prices to audit"):
-        audit_market(Config(task="gym:Pendulum-v1"), 2)
+        audit_market(Config(preset="pendulum"), 2)
     with pytest.raises(InputError, match="the panel has 400"):
         audited(prices, validation_days=500)
 

@@ -331,7 +331,7 @@ def split_days(draw: st.DrawFn) -> tuple[int, Config]:
         "holdout_days": draw(st.sampled_from([0, episode, episode + 17])),
         "purge_days": window + holding + draw(st.integers(0, 9)),
     }
-    config = Config.model_validate({"market": market, "trading": trading, "network": {"scales": [1]}})
+    config = Config.model_validate({"market": market, "trading": trading, "network": {"linear_scales": [1]}})
     return config.required_days + draw(st.integers(0, 200)), config
 
 

@@ -319,6 +319,7 @@ _SMALL = (
     "market.window=8",
     "market.holdout_days=120",
     "network.scales=[1,5]",
+    "network.linear_scales=[1,5]",
     "trading.trading_days=20",
     "evaluation.slices=1",
     "evaluation.lowest=1",
@@ -347,7 +348,10 @@ def test_the_smallest_edge_is_found_in_most_trials_as_are_all_greater_ones(
     [
         *((("--edges", text), "from 0 to 1") for text in ("1.5", "-0.1", "nan", "much", "0.1;0.2")),
         (("--set", "market.holdout_days=0"), "Trials need a market with holdout days"),
-        (("--set", "task=gym:Pendulum-v1"), "Trials need a market with holdout days"),
+        (
+            ("--set", "task=gym:Pendulum-v1", "--set", "network.linear_scales=[]"),
+            "Trials need a market with holdout days",
+        ),
         (("--edges", "0.1", "--set", 'market.symbols=["AAPL","MSFT"]'), "2 tradable symbols: give prices of 3 or more"),
     ],
 )
@@ -379,7 +383,9 @@ def test_claims_of_skill_are_counted_by_edge(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.thorough
 def test_trials_are_made_with_portfolios(tmp_path: Path) -> None:
-    trust("--preset", "portfolio", "--edges", "0.3", "--out", str(tmp_path), code=0)
+    trust(
+        "--preset", "portfolio", "--set", "network.linear_scales=[]", "--edges", "0.3", "--out", str(tmp_path), code=0
+    )
     trial = Trial.model_validate_json((tmp_path / "edge-0.3-1.json").read_bytes())
     assert (trial.trades > 0, trial.excess is None) == (True, False)
 

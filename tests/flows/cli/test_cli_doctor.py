@@ -76,7 +76,7 @@ def test_bad_data_leaves_open_the_checks_that_need_them() -> None:
 
 
 def test_a_disk_without_room_for_the_run_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    for free, status, code in ((20 * 10**6, "failed", 1), (10**9, "ok", 0)):
+    for free, status, code in ((5 * 10**6, "failed", 1), (10**9, "ok", 0)):
         monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free, total=10**10))
         assert found(code=code)["disk"]["status"] == status
 

@@ -128,7 +128,7 @@ def test_a_launch_names_places_so_that_the_worker_means_the_same(
     # They are that machine's own, and no parameter gives them.
     assert "set EIGEN_STORE among the worker's environment variables" in refused("launch", "--store", "mine")
     assert "set EIGEN_TASK and EIGEN_SCHEDULER among" in refused(
-        "launch", "--set", "scheduler=tcp://a:1", "--set", "task=gym:module:Class"
+        "launch", "--preset", "pendulum", "--set", "scheduler=tcp://a:1", "--set", "task=gym:module:Class"
     )
     assert launches == []
 

@@ -52,7 +52,7 @@ QUICKLY_REFUSED: dict[str, tuple[list[str], str]] = {
     "plan a panel and none": (["plan", "--columns", "8", "--days", "370", "--data", "prices.csv"], "give one of them"),
     "walk on workers that compute agents": (["walk", "mine", *ON_BUSY_WORKERS], "wait for a worker's thread"),
     "sweep on workers that compute agents": (
-        ["sweep", "mine", "--vary", "learner.gamma=0.9:0.99", *ON_BUSY_WORKERS],
+        ["sweep", "mine", "--vary", "learner.weight_decay=0.1:1", *ON_BUSY_WORKERS],
         "wait for a worker's thread",
     ),
 }
@@ -332,7 +332,7 @@ def advised(tmp_path_factory: pytest.TempPathFactory) -> Path:
     frame.to_csv(folder / "decimal.csv", index=False, sep=";")
     known = small_flow_config(folder / "elsewhere", generations=1)
     RunDirectory.create(folder / "elsewhere", "known", known.model_dump(mode="json"))
-    task = {**Config().model_dump(mode="json"), "task": "gym:module:Class"}
+    task = {**Config(preset="pendulum").model_dump(mode="json"), "task": "gym:module:Class"}
     RunDirectory.create(folder / "runs", "foreign", task)
     return folder
 

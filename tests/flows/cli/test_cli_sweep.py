@@ -58,7 +58,7 @@ def test_a_sweep_that_was_stopped_goes_on_and_prunes_a_trial_that_falls_behind(m
     monkeypatch.setattr("flows.cli.run_jobs.train_in_subprocess", train)
     monkeypatch.setattr("eigen_core.judging.sweeps.Study.is_behind", lambda _, number, __: number == 1)
     options = ["--trials", "3", "--jobs", "2", "--seeds", "2", "--generations", "2", "--set", "market.holdout_days=0"]
-    command = ["sweep", "mine", "--vary", "learner.gamma=0.9:0.99", *options]
+    command = ["sweep", "mine", "--vary", "learner.weight_decay=0.1:1", *options]
     eigen(*command, code=1)
     found = document(*command)
     states = [(trial["number"], trial["state"], trial["value"], trial["spread"]) for trial in found["trials"]]
@@ -70,7 +70,7 @@ def test_a_sweep_that_was_stopped_goes_on_and_prunes_a_trial_that_falls_behind(m
 def test_without_its_package_a_sweep_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "eigen_core.judging.sweeps", raising=False)
     monkeypatch.setitem(sys.modules, "optuna", None)
-    assert "pip install 'eigen-trader[sweep]'" in refused("sweep", "mine", "--vary", "learner.gamma=0.9:0.99")
+    assert "pip install 'eigen-trader[sweep]'" in refused("sweep", "mine", "--vary", "learner.weight_decay=0.1:1")
 
 
 MARKET = {"holdout_days": 60, "first_date": "2018-01-01"}

@@ -99,7 +99,7 @@ def test_the_server_is_told_of_no_such_parameter(schema: dict[str, Any], key: st
 
 @pytest.mark.usefixtures("by_worker")
 def test_a_parameter_imports_no_module_that_the_worker_does_not_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = Config(task="gym:module:Class")
+    config = Config(preset="pendulum", task="gym:module:Class")
     with pytest.raises(InputError, match="gym:module:Class, which imports a module"):
         with_own_settings(config, "run")
     monkeypatch.setenv("EIGEN_TASK", "gym:module:Other")
@@ -107,7 +107,7 @@ def test_a_parameter_imports_no_module_that_the_worker_does_not_name(monkeypatch
         with_own_settings(config, None)
     monkeypatch.setenv("EIGEN_TASK", "gym:module:Class")
     assert with_own_settings(config, None) == config
-    assert with_own_settings(Config(task="gym:Pendulum-v1"), None).task == "gym:Pendulum-v1"
+    assert with_own_settings(Config(preset="pendulum", task="gym:Pendulum-v1"), None).task == "gym:Pendulum-v1"
 
 
 def test_the_worker_has_its_own_settings(by_worker: StateDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,10 +118,10 @@ def test_the_worker_has_its_own_settings(by_worker: StateDirectory, monkeypatch:
     # What `eigen launch` was given here is this machine's own as well, and nearer than the environment.
     launched = {"scheduler": None, "task": "gym:module:Class", "checkpoint": {"store": "mine"}}
     with by_worker.new_launch_settings("run", launched):
-        config = with_own_settings(Config(workers=4, task="gym:module:Class"), "run")
+        config = with_own_settings(Config(preset="pendulum", workers=4, task="gym:module:Class"), "run")
     assert (config.scheduler, config.workers, config.checkpoint.store) == (None, 4, "mine")
     with pytest.raises(InputError, match="imports a module"):
-        with_own_settings(Config(task="gym:module:Class"), "other")
+        with_own_settings(Config(preset="pendulum", task="gym:module:Class"), "other")
 
 
 def test_a_working_folder_names_no_settings_of_this_machine(by_worker: StateDirectory, user_folder: Path) -> None:
@@ -131,7 +131,7 @@ def test_a_working_folder_names_no_settings_of_this_machine(by_worker: StateDire
     theirs.write_text('{"scheduler": "tcp://evil:1", "task": "gym:evil:Class"}')
     assert with_own_settings(Config(), "run").scheduler is None
     with pytest.raises(InputError, match="imports a module"):
-        with_own_settings(Config(task="gym:evil:Class"), "run")
+        with_own_settings(Config(preset="pendulum", task="gym:evil:Class"), "run")
     for run in ("run", "../run", "a\ud800b"):
         with by_worker.new_launch_settings(run, {"scheduler": "tcp://a:1"}):
             assert with_own_settings(Config(), run).scheduler == "tcp://a:1"
