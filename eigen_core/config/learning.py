@@ -40,7 +40,7 @@ class NetworkConfig(Section):
     following its score of each asset, and add the output of their network; with `learner.algorithm` counterfactual a
     share of the output, which learns differences between assets alone: the last fifth of the training days, from which
     it does not learn, decides the share. Empty: the network alone acts. Only for tasks with prices."""
-    linear_degree: Literal[1, 2] = 1
+    linear_degree: Annotated[int, Field(ge=1, le=2)] = 1
     """With 2 the regression may also read the products of each two of at most 40 features (averages over the first of
     `linear_scales`), squares included, if these clearly predict better and the averages do not even more so."""
     channels: Width = 32
