@@ -87,7 +87,7 @@ def pendulum_return(settings: Sequence[str], seed: int) -> float:
         return float(state.task.roll_out(state.champion.weights[None], starts[None]).rewards.mean())
 
 
-def market_share(settings: Sequence[str], seed: int, method: str = "both") -> float:
+def market_share(settings: Sequence[str], seed: int, method: str = "ddpg") -> float:
     """Return what the champion earns in the holdout of a planted market, in percent of an oracle."""
     config = trial_config(_MARKET, seed, method, settings, _MARKET_GENERATIONS)
     return float(run_trial(_MARKET, _EDGE, config, method)["share"]["champion"])

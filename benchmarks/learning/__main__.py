@@ -24,7 +24,7 @@ def main() -> None:
     trial.add_argument("--edge", type=float, default=0.3, help="information coefficient of the signal")
     trial.add_argument("--seed", type=int, default=1)
     trial.add_argument("--generations", type=int, help="those of the method if not given")
-    trial.add_argument("--method", choices=tuple(METHODS), default="both")
+    trial.add_argument("--method", choices=tuple(METHODS), default="quickstart")
     trial.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings")
     bench = commands.add_parser("bench", help="make the trials that are missing; write table and picture")
     bench.add_argument("--minutes", type=float, default=float("inf"), help="begin no trial after so many")

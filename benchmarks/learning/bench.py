@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from benchmarks.learning.markets import MARKETS
-from benchmarks.learning.trial import MARKET_METHODS, PORTFOLIO_METHODS, Trial, TrialFound
+from benchmarks.learning.trial import LEARNERS, MARKET_METHODS, PORTFOLIO_METHODS, Trial, TrialFound
 from benchmarks.results import RESULTS, Section, keep
 from eigen_core.common.errors import InputError
 from eigen_core.common.progress import report_progress
@@ -154,14 +154,22 @@ def _draw_case(axes: Axes, case: Case, methods: Mapping[str, Sequence[TrialFound
     axes.grid(axis="x")
 
 
-CASES: tuple[tuple[Case, ...], ...] = (
-    (("plain", 0.3), ("factor", 0.15), ("plain", 0.1), ("memory", 0.3), ("noise", 0.0)),
-    (("isolated", 0.3), ("isolated_factor", 0.15), ("isolated", 0.1)),
-    (("unblocked", 0.1), ("leader", 0.3), ("regimes", 0.3), ("plain", 1.0), ("plain", 0.15), ("plain", 0.05)),
-    (("interaction", 0.1), ("absolute", 0.1), ("regimes_5", 0.1), ("lagged", 0.1)),
+CASES: tuple[Case, ...] = (
+    ("unblocked", 0.1),
+    ("interaction", 0.1),
+    ("absolute", 0.1),
+    ("regimes_5", 0.1),
+    ("lagged", 0.1),
+    ("plain", 0.05),
+    ("plain", 0.1),
+    ("plain", 0.3),
+    ("factor", 0.1),
+    ("memory", 0.1),
+    ("noise", 0.0),
 )
-"""Markets and edges; a line is run on all seeds before the next. An edge of 1 is a leak."""
-MARKET_SEEDS = range(9_301, 9_306)
+"""Markets and edges."""
+_CASES_OF_LEARNERS = CASES[:2]
+MARKET_SEEDS = range(9_701, 9_711)
 _PORTFOLIO_EDGES = (0.3, 0.1, 0.05)
 PORTFOLIO_SEEDS = range(9_601, 9_606)
 """Seeds of markets that no setting was tuned on, as are `MARKET_SEEDS`."""
@@ -192,7 +200,7 @@ PARTS = {
     "market": Part(
         "learning",
         "What is found of a known edge",
-        tuple((cases, tuple(MARKET_METHODS)) for cases in CASES),
+        ((CASES, tuple(MARKET_METHODS)), (_CASES_OF_LEARNERS, tuple(LEARNERS))),
         MARKET_SEEDS,
     ),
     "portfolio": Part(
@@ -205,7 +213,7 @@ PARTS = {
                     ("noise", 0.0),
                     *((name, edge) for name in ("isolated_factor", "factor") for edge in _PORTFOLIO_EDGES),
                 ),
-                ("portfolio_direct", "portfolio_ridge"),
+                ("portfolio_direct", "portfolio_direct-linear", "portfolio_ridge"),
             ),
         ),
         PORTFOLIO_SEEDS,

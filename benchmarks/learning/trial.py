@@ -26,29 +26,19 @@ from eigen_core.judging.verdicts import Claim
 
 @dataclass(frozen=True)
 class Method:
-    """Settings over the preset's, and generations; with a `score`, no agents are trained, and a rule trades by it.
+    """A preset, settings over it, and generations; with a `score`, no agents are trained, and a rule trades by it.
 
-    Methods of the market get about as much CPU time as 10 generations of the preset; those of a portfolio do not.
+    Methods of the market get at most the CPU time of 10 generations of preset ddpg; those of a portfolio do not.
     """
 
+    preset: str
     settings: tuple[str, ...] = ()
     generations: int = 10
     score: Fit | None = None
 
 
-_OF_THE_MARKET = ("trading.holding_days", "trading.settlement_days")
-
-
-def _settings_of(preset: str, *sections: str) -> tuple[str, ...]:
-    """Return the settings of a preset in these sections, or in all, except those of the market."""
-    values = preset_values(preset)
-    chosen = sections or [name for name, value in values.items() if isinstance(value, dict)]
-    settings = {f"{section}.{name}": value for section in chosen for name, value in values[section].items()}
-    shown = {name: value if isinstance(value, str) else json.dumps(value) for name, value in settings.items()}
-    return tuple(f"{name}={value}" for name, value in shown.items() if name not in _OF_THE_MARKET)
-
-
-COUNTERFACTUAL = (
+_LINEAR = ("network.linear_scales=[1,5,20,60]", "network.linear_degree=2")
+_COUNTERFACTUAL = (
     "learner.algorithm=counterfactual",
     "learner.gradient_steps=48",
     "learner.batch_size=32",
@@ -56,28 +46,41 @@ COUNTERFACTUAL = (
     "learner.weight_decay=1",
     "evolution.offspring_share=0.375",
 )
-DIRECT = ("task=portfolio", *_settings_of("portfolio"))
+SCORES = {"ridge": ridge, "ridge2": second_order_ridge, "trees": boosted_trees}
+"""Rows that train no agents."""
 MARKET_METHODS = {
-    "both": Method(),
-    "counterfactual": Method(COUNTERFACTUAL),
-    "gradients": Method(("evolution.enabled=false",)),
-    "evolution": Method(("learner.gradient_steps=0",), generations=50),
-    "ridge": Method(score=ridge),
-    "ridge2": Method(score=second_order_ridge),
-    "trees": Method(score=boosted_trees),
+    "quickstart": Method("quickstart"),
+    "quickstart-no-evolution": Method("quickstart", ("evolution.enabled=false",)),
+    "ddpg": Method("ddpg"),
+    "counterfactual": Method("ddpg", _COUNTERFACTUAL),
+    **{name: Method("ddpg", score=score) for name, score in SCORES.items()},
 }
-"""Methods of the task `market`. `both` is the preset: DDPG and evolution; the last three train no agents."""
+"""Methods of the task `market` that are compared on every market. `ddpg` was the default preset, and `counterfactual` a
+preset; both learn without a linear part."""
+LEARNERS = {
+    "ddpg-no-evolution": Method("ddpg", ("evolution.enabled=false",)),
+    "evolution-alone": Method("ddpg", ("learner.gradient_steps=0",), generations=50),
+    "ddpg-linear": Method("ddpg", _LINEAR),
+    "td3": Method("ddpg", ("learner.algorithm=td3",)),
+    "td3-linear": Method("ddpg", ("learner.algorithm=td3", *_LINEAR)),
+    "sac": Method("ddpg", ("learner.algorithm=sac",)),
+    "sac-linear": Method("ddpg", ("learner.algorithm=sac", *_LINEAR)),
+    "ppo": Method("ppo"),
+    "ppo-linear": Method("ppo", _LINEAR),
+}
+"""Other learners of the task `market`, without and with a linear part."""
 _DIRECT_GENERATIONS = int(preset_values("portfolio")["generations"])
 PORTFOLIO_METHODS = {
-    "portfolio_direct": Method(DIRECT, _DIRECT_GENERATIONS),
-    "portfolio_restarts": Method((*DIRECT, "evolution.enabled=false"), _DIRECT_GENERATIONS),
-    "portfolio_ddpg": Method(("task=portfolio",)),
-    "portfolio_ppo": Method(("task=portfolio", *_settings_of("ppo", "replay", "learner"))),
-    "portfolio_ridge": Method(DIRECT, score=ridge),
+    "portfolio_direct": Method("portfolio", (), _DIRECT_GENERATIONS),
+    "portfolio_direct-linear": Method("portfolio", _LINEAR, _DIRECT_GENERATIONS),
+    "portfolio_restarts": Method("portfolio", ("evolution.enabled=false",), _DIRECT_GENERATIONS),
+    "portfolio_ddpg": Method("ddpg", ("task=portfolio",)),
+    "portfolio_ppo": Method("ppo", ("task=portfolio",)),
+    "portfolio_ridge": Method("portfolio", score=ridge),
 }
-"""Methods of the task `portfolio`: the direct one with its preset's network and population; the same without evolution;
-the others with those of preset ddpg."""
-METHODS = MARKET_METHODS | PORTFOLIO_METHODS
+"""Methods of the task `portfolio`: the direct one, with a linear part, and without evolution; the others with the
+network and population of preset ddpg."""
+METHODS = MARKET_METHODS | LEARNERS | PORTFOLIO_METHODS
 
 
 @dataclass
@@ -98,7 +101,7 @@ class CpuTime:
 def trial_config(
     market: str, seed: int, method: str, assignments: Sequence[str] = (), generations: int | None = None
 ) -> Config:
-    """Return the configuration of preset ddpg on a market with the settings of a method and `assignments`.
+    """Return the configuration of a method on a market, with `assignments`.
 
     `generations` None: those of the method.
     """
@@ -114,7 +117,7 @@ def trial_config(
     settings |= {
         key: value for key, _, value in (given.partition("=") for given in (*METHODS[method].settings, *assignments))
     }
-    return load_config("ddpg", [f"{key}={value}" for key, value in settings.items()])
+    return load_config(METHODS[method].preset, [f"{key}={value}" for key, value in settings.items()])
 
 
 def run_trial(market: str, edge: float, config: Config, method: str) -> dict[str, Any]:
