@@ -180,7 +180,7 @@ def test_one_file_and_one_line_each_add_a_learner_a_task_and_an_encoder(tmp_path
     for name, line in LINES.items():
         text = text.replace(f"{name}: Mapping[str, str] = {{\n", f"{name}: Mapping[str, str] = {{\n    {line}\n")
     table.write_text(text)
-    settings = ["generations=1", "population.size=2", "replay.minimum=10", "learner.algorithm=jitter"]
+    settings = ["preset=ddpg", "generations=1", "population.size=2", "replay.minimum=10", "learner.algorithm=jitter"]
     for name, more in {"one": ["task=pointer"], "two": ["network.encoder=last_day"]}.items():
         chosen = [*settings, *more, f"checkpoint.store={tmp_path / 'store'}"]
         command = [sys.executable, "-m", "flows.cli", "train", "--run", name]

@@ -212,12 +212,11 @@ def market_for_networks(config: Config) -> Panel:
 @pytest.mark.parametrize("known", [True, False])
 def test_the_gate_opens_to_a_network_that_knows_more_and_stays_shut_to_noise(known: bool) -> None:
     config = Config(
-        preset="counterfactual",
+        preset="quickstart",
         device="cpu",
         market={"window": 2},
-        network={"scales": [1], "linear_scales": [1]},
+        network={"linear_scales": [1]},
         population={"size": 4},
-        learner={"critic_learning_rate": 3e-3},
         evolution={"enabled": False},
     )
     panel = market_for_networks(config)

@@ -394,7 +394,8 @@ def test_trials_are_made_with_portfolios(tmp_path: Path) -> None:
 def test_finished_trials_are_kept_and_other_settings_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arguments = ("--edges", "0.3", "--out", str(tmp_path))
+    of_preset = ("--preset", "ddpg", "--set", "network.linear_scales=[]")
+    arguments = (*of_preset, "--edges", "0.3", "--out", str(tmp_path))
     first = trust(*arguments, "--json", code=0)
     assert [line.partition(":")[0] for line in first.stderr.splitlines()] == [
         "trial 1/2  nothing to predict, seed 1",
