@@ -1,7 +1,5 @@
 """Seeded markets whose edge is known, to see whether agents learn."""
 
-from dataclasses import replace
-
 import numpy as np
 
 from eigen_core.common.randomness import keyed_generator
@@ -78,24 +76,6 @@ def random_walk_prices(days: int, assets: int, seed: int, factor: bool) -> Clean
         has_range=True,
         has_volume=False,
         own={},
-    )
-
-
-def with_context(prices: CleanPrices, symbol: str, log_returns: Grid, seed: int) -> CleanPrices:
-    """Return prices with one more column that cannot be traded, of these daily log returns, float64 `[days]`.
-
-    `seed` is that of its opens, highs and lows.
-    """
-    close = 100.0 * np.exp(np.cumsum(log_returns))[:, None]
-    opened, high, low = _ranges(close, keyed_generator(seed, 0, "market", "context", "prices"))
-    return replace(
-        prices,
-        symbols=(*prices.symbols, symbol),
-        open=np.hstack([prices.open, opened]),
-        high=np.hstack([prices.high, high]),
-        low=np.hstack([prices.low, low]),
-        close=np.hstack([prices.close, close]),
-        volume=np.hstack([prices.volume, np.full_like(close, np.nan)]),
     )
 
 

@@ -1,7 +1,7 @@
 """Markets with a known edge, and the signal of an oracle.
 
 The edge is the information coefficient of a signal: its correlation with the return from the fill to the end of the
-holding time, over the assets of a day (mean over days), or in the market `leader` over days.
+holding time, over the assets of a day (mean over days).
 """
 
 import hashlib
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from benchmarks.synthetic import random_walk_prices, with_context
+from benchmarks.synthetic import random_walk_prices
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.market import Panel
@@ -20,8 +20,6 @@ from eigen_core.market.build import panel_of_clean_prices
 from eigen_core.market.cleaning import prices_fingerprint
 from eigen_core.trading.synthetic import (
     FEATURE,
-    coming_returns,
-    persistent_noise,
     planted_signal,
     with_feature,
 )
@@ -34,7 +32,7 @@ YEAR = 252
 HOLDOUT_DAYS = 1_500
 MEMORY_DAYS = 10
 """How long ago the signal of the market `memory` was visible (days)."""
-REGIME, OTHER, LEADER = "regime", "other", "LEADER"
+REGIME, OTHER = "regime", "other"
 _REGIME_DAYS = (150, 400)
 _NOISE_FEATURES = 2
 
@@ -61,11 +59,9 @@ class Drawn:
     assets: int
     factor: bool
 
-    def panel(self, context: Values | None = None) -> Panel:
-        """Prices and the usual features; with a context column of these daily log returns, float64 `[days]`."""
+    def panel(self) -> Panel:
+        """Prices and the usual features."""
         prices = random_walk_prices(self.days, self.assets, self.seed, self.factor)
-        if context is not None:
-            prices = with_context(prices, LEADER, context, self.seed)
         return panel_of_clean_prices(prices, self.config.market, prices_fingerprint(prices))
 
     def signal(self, panel: Panel) -> Values:
@@ -132,26 +128,6 @@ def _before(*days: int) -> Callable[[Drawn], KnownMarket]:
     return _showing(early)
 
 
-def _led(drawn: Drawn) -> KnownMarket:
-    """The daily log return of a context column leads the return of all assets together; assets follow it unequally."""
-    panel, horizon = drawn.panel(), drawn.config.trading.holding_days
-    together = _standardised(np.nanmean(coming_returns(panel, drawn.config.trading)[:-horizon], axis=1))
-    noise = persistent_noise(drawn.seed, drawn.days, 1, horizon)[:, 0]
-    # So few returns do not overlap that the noise would know something of them by chance.
-    noise[:-horizon] -= together * (noise[:-horizon] @ together) / len(together)
-    lead = np.sqrt(1.0 - drawn.edge**2) * _standardised(noise)
-    lead[:-horizon] += drawn.edge * together
-    returns = np.diff(np.log(panel.close), axis=0)
-    common = returns.mean(axis=1)
-    shares = (returns - returns.mean(axis=0)).T @ (common - common.mean()) / (len(common) * common.var())
-    return KnownMarket(drawn.name, drawn.panel(context=0.01 * lead), lead[:, None] * shares, drawn.edge)
-
-
-def _standardised(values: Values) -> Values:
-    scaled: Values = (values - values.mean()) / values.std()
-    return scaled
-
-
 def _changing(drawn: Drawn, signal: Values) -> Mapping[str, Values]:
     """A feature is the signal or its opposite, in long stretches that another feature names."""
     generator = keyed_generator(drawn.seed, 0, "market", "regimes", "lengths")
@@ -204,7 +180,6 @@ MARKETS = {
         _before(MEMORY_DAYS),
         holding_days=1,
     ),
-    "leader": MarketKind("one column's move precedes the market's", _led, factor=True),
     "regimes": MarketKind(_OF_REGIMES, _showing(_changing)),
     "regimes_5": MarketKind(f"{_OF_REGIMES}; held 5 days", _showing(_changing), holding_days=5),
     "interaction": MarketKind(
