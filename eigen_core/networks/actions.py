@@ -27,8 +27,9 @@ _SMALLEST_RANGE = 1e-6
 _UP_TO_FULL_SIZE = 5.0
 """Added to the coefficient of an asset to buy, before squashing, so that the position has nearly its full size."""
 _MARGIN_OF_HELD_ASSETS = -9.0
-_STEEPNESS = 4.0
-"""Factor on margins of a linear score, before squashing: half a standard deviation gives most of the full size."""
+_STEEPNESS, _UP_TO_MOST_OF_IT = 4.0, 3.0
+"""Factor on margins of a linear score, before squashing, and what is added to the coefficient of an asset to buy: less
+than `_UP_TO_FULL_SIZE`, so that the network beside it can still change the order of assets to buy, and their sizes."""
 _WITHIN_THE_BOUNDS = 0.999
 _SATURATED = 20.0
 _SELECTIVITY = ParameterShape("actor.selectivity", (1,), 16, 0.6, learned=False, gene=(-1.0, 3.0))
@@ -94,19 +95,20 @@ def market_actions(config: Config, device: torch.device) -> AssetActions:
     box = Box((0.0, trading.min_target, *[0.0] * ranks), (highest, trading.max_target, *[1.0] * ranks), device)
     threshold = _raw_coefficient(trading.buy_threshold, highest)
 
+    def joined(margin: Tensor, up: float, target: Tensor) -> Tensor:
+        parts = [threshold + margin + up * (margin > 0.0), target]
+        return torch.stack([*parts, margin] if ranks else parts, dim=-1)
+
     def free(margin: Tensor, portfolio: Tensor | None) -> Tensor:
         return margin if portfolio is None else margin.masked_fill(portfolio[..., 0] > 0.0, _MARGIN_OF_HELD_ASSETS)
 
     def buy(margin: Tensor, share: Tensor, portfolio: Tensor | None) -> Tensor:
-        margin = free(margin, portfolio)
-        raw = threshold + margin + _UP_TO_FULL_SIZE * (margin > 0.0)
-        parts = [raw, box.raw((2.0 * share - 1.0) * _WITHIN_THE_BOUNDS)]
-        return torch.stack([*parts, margin] if ranks else parts, dim=-1)
+        target = box.raw((2.0 * share - 1.0) * _WITHIN_THE_BOUNDS)
+        return joined(free(margin, portfolio), _UP_TO_FULL_SIZE, target)
 
     def follow(actor: Parameters, scores: Tensor, portfolio: Tensor | None) -> Tensor:
         margin = _STEEPNESS * free(scores - actor["actor.selectivity"][:, :, None], portfolio)
-        parts = [threshold + margin, torch.zeros_like(margin)]
-        return torch.stack([*parts, margin] if ranks else parts, dim=-1)
+        return joined(margin, _UP_TO_MOST_OF_IT, torch.zeros_like(margin))
 
     return AssetActions(
         box,
