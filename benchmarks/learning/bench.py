@@ -14,7 +14,7 @@ from benchmarks.results import RESULTS, Section, keep
 from eigen_core.common.errors import InputError
 from eigen_core.common.progress import report_progress
 from eigen_core.judging.statistics import interquartile_mean
-from eigen_core.reporting.style import BLUE, MUTED, VERMILLION, figure_file, tint
+from eigen_core.reporting.style import BLUE, MUTED, VERMILLION, figure_file
 
 COLUMNS = (
     "market",
@@ -141,7 +141,7 @@ def _draw_case(axes: Axes, case: Case, methods: Mapping[str, Sequence[TrialFound
     axes.axvline(0.0, color=MUTED, linewidth=0.8)
     for height, trials in enumerate(methods.values()):
         known = [found for trial in trials if (found := value(trial)) is not None]
-        axes.plot(known, [height] * len(known), "o", color=tint(BLUE, 0.6), markersize=3.5)
+        axes.plot(known, [height] * len(known), "o", color=BLUE, alpha=0.4, markersize=3.5)
         if known:
             estimate = Estimate.of(known)
             if estimate.interval is not None:

@@ -122,12 +122,6 @@ def _png(figure: Figure) -> bytes:
     return content.getvalue()
 
 
-def tint(colour: str, white: float) -> str:
-    """Mix a colour with a share `white` of white. Unlike with transparency, crossings of lines are no darker."""
-    red, green, blue = (1.0 - (1.0 - channel) * (1.0 - white) for channel in to_rgb(colour))
-    return to_hex((red, green, blue))
-
-
 def label_colour(colour: str) -> str:
     """Return the colour of a label: darker than its line, since thin letters need more contrast."""
     red, green, blue = (0.75 * channel for channel in to_rgb(colour))
