@@ -37,7 +37,13 @@ class Method:
     score: Fit | None = None
 
 
-_LINEAR = ("network.linear_scales=[1,5,20,60]", "network.linear_degree=2")
+_LINEAR = (
+    "network.linear_scales=[1,5,20,60]",
+    "network.linear_degree=2",
+    "network.scales=[1]",
+    "evolution.evolves=genes",
+)
+_KNOWN_RETURNS = ("learner.known_return_weight=1", "learner.critic_learning_rate=0.003")
 _COUNTERFACTUAL = (
     "learner.algorithm=counterfactual",
     "learner.gradient_steps=48",
@@ -60,15 +66,15 @@ preset; both learn without a linear part."""
 LEARNERS = {
     "ddpg-no-evolution": Method("ddpg", ("evolution.enabled=false",)),
     "evolution-alone": Method("ddpg", ("learner.gradient_steps=0",), generations=50),
-    "ddpg-linear": Method("ddpg", _LINEAR),
+    "ddpg-linear": Method("ddpg", (*_LINEAR, *_KNOWN_RETURNS)),
     "td3": Method("ddpg", ("learner.algorithm=td3",)),
-    "td3-linear": Method("ddpg", ("learner.algorithm=td3", *_LINEAR)),
+    "td3-linear": Method("ddpg", ("learner.algorithm=td3", *_LINEAR, *_KNOWN_RETURNS)),
     "sac": Method("ddpg", ("learner.algorithm=sac",)),
-    "sac-linear": Method("ddpg", ("learner.algorithm=sac", *_LINEAR)),
+    "sac-linear": Method("ddpg", ("learner.algorithm=sac", *_LINEAR, *_KNOWN_RETURNS)),
     "ppo": Method("ppo"),
     "ppo-linear": Method("ppo", _LINEAR),
 }
-"""Other learners of the task `market`, without and with a linear part."""
+"""Other learners of the task `market`, without and with a linear part; critics then learn known returns too."""
 _DIRECT_GENERATIONS = int(preset_values("portfolio")["generations"])
 PORTFOLIO_METHODS = {
     "portfolio_direct": Method("portfolio", (), _DIRECT_GENERATIONS),
