@@ -80,7 +80,9 @@ class _Gains:
         for block in _blocks(self._panel, range(max(days.start, self._first), days.stop)):
             gained = self._gains[block][usable[block]]
             rows = np.column_stack([_features(self._panel, block)[usable[block]], np.ones_like(gained), gained])
-            found += rows.T @ rows
+            # By torch, which has the number of threads that a run has.
+            columns = torch.from_numpy(rows)
+            found += (columns.T @ columns).numpy()
         return found
 
 
@@ -97,8 +99,8 @@ class _Fit(NamedTuple):
         means = products[size] / products[size, size]
         centred: Values = products - products[size, size] * np.outer(means, means)
         coefficients = np.zeros(size)
-        covariances = centred[np.ix_(columns, columns)]
-        coefficients[columns] = np.linalg.solve(covariances + np.diag(penalties), centred[columns, -1])
+        covariances = torch.from_numpy(centred[np.ix_(columns, columns)] + np.diag(penalties))
+        coefficients[columns] = torch.linalg.solve(covariances, torch.from_numpy(centred[columns, -1])).numpy()
         return cls(coefficients, float(means[-1] - means[:size] @ coefficients), centred)
 
     def squared_error(self, products: Values) -> float:
@@ -115,10 +117,6 @@ class _Fit(NamedTuple):
         )
 
 
-def _no_score(features: int) -> LinearScore:
-    return LinearScore(np.full(features, np.nan), np.nan)
-
-
 def fit_ridge(panel: Panel, config: Config) -> LinearScore:
     """Fit the score to the training days.
 
@@ -130,7 +128,7 @@ def fit_ridge(panel: Panel, config: Config) -> LinearScore:
     gains, size, splits = _Gains(panel, config), panel.features.shape[2], panel.splits
     train, validation = (gains.products(days, days) for days in (splits.train, splits.validation))
     if not train[size, size] or not validation[size, size]:
-        return _no_score(size)
+        return LinearScore(np.full(size, np.nan), np.nan)
     fits = (_Fit.of(train, np.full(size, penalty), np.arange(size)) for penalty in PENALTIES)
     return min(fits, key=lambda fit: fit.squared_error(validation)).score(train)
 
@@ -149,9 +147,9 @@ def fit_grouped_ridge(panel: Panel, config: Config, groups: Sequence[slice]) -> 
     parts = [range(*pair) for pair in pairwise(edges)]
     folds = [products for days in parts if (products := gains.products(days, days))[size, size]]
     if len(folds) < _FEWEST_FOLDS:
-        return _no_score(size)
+        return LinearScore(np.full(size, np.nan), np.nan)
     total: Values = np.sum(folds, axis=0)
-    whole = total + np.sum([gains.products(days, range(days.stop, train.stop)) for days in parts], axis=0)
+    whole = total + sum(gains.products(days, range(days.stop, train.stop)) for days in parts)
     first = np.arange(groups[0].start if groups else size)
 
     def smallest(group: slice | None) -> tuple[Values, Values, NDArray[np.int64]]:
