@@ -74,16 +74,14 @@ class CounterfactualLearner(BatchLearner[Observed, Encoded]):
     def learn(
         self, group: Population, plan: BatchPlan, replay: Replay, between_steps: Callable[[], None]
     ) -> LearningResult:
-        if not self._learner.ema_decay:
-            result = super().learn(group, plan, replay, between_steps)
-            if self._config.network.linear_scales:
-                self._set_gates(result.group)
-            return result
-        stepped = Population(group.state["stepped_weights"], {**group.state, "average": group.weights})
+        stepped = group
+        if self._learner.ema_decay:
+            stepped = Population(group.state["stepped_weights"], {**group.state, "average": group.weights})
         result = super().learn(stepped, plan, replay, between_steps)
         if self._config.network.linear_scales:
             self._set_gates(group)
-        self._set_reserves(group)
+        if self._learner.ema_decay:
+            self._set_reserves(group)
         return replace(result, group=group)
 
     def _sampler(self, replay: Replay) -> BatchSampler | None:  # noqa: ARG002 - outcomes are not stored there
