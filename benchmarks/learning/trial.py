@@ -58,12 +58,11 @@ MARKET_METHODS = {
     "quickstart": Method("quickstart"),
     "quickstart-no-evolution": Method("quickstart", ("evolution.enabled=false",)),
     "ddpg": Method("ddpg"),
-    "counterfactual": Method("ddpg", _COUNTERFACTUAL),
     **{name: Method("ddpg", score=score) for name, score in SCORES.items()},
 }
-"""Methods of the task `market` that are compared on every market. `ddpg` was the default preset, and `counterfactual` a
-preset; both learn without a linear part."""
+"""Methods of the task `market` that are compared on every market. `ddpg` was the default preset."""
 LEARNERS = {
+    "counterfactual": Method("ddpg", _COUNTERFACTUAL),
     "ddpg-no-evolution": Method("ddpg", ("evolution.enabled=false",)),
     "evolution-alone": Method("ddpg", ("learner.gradient_steps=0",), generations=50),
     "ddpg-linear": Method("ddpg", (*_LINEAR, *_KNOWN_RETURNS)),
