@@ -56,7 +56,7 @@ SCORES = {"ridge": ridge, "ridge2": second_order_ridge, "trees": boosted_trees}
 """Rows that train no agents."""
 MARKET_METHODS = {
     "quickstart": Method("quickstart"),
-    "quickstart-no-evolution": Method("quickstart", ("evolution.enabled=false",)),
+    "quickstart-evolution": Method("quickstart", ("evolution.enabled=true",)),
     "ddpg": Method("ddpg"),
     **{name: Method("ddpg", score=score) for name, score in SCORES.items()},
 }
