@@ -73,7 +73,7 @@ def test_the_page_of_a_run_tells_it_all_with_its_plots_drawn(
     pages.wait_for("The last generations", f"Agents of generation {GENERATIONS}")
     pages.wait_for(f"Plots, drawn after generation {GENERATIONS}")
     widths = pages.picture_widths()
-    assert len(widths) == 5
+    assert len(widths) == 4
     assert min(widths) >= _SMALLEST_PLOT
     pages.keep("run", height=1_000)
     pages.keep("run-whole", height=4_800)
