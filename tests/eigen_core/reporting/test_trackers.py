@@ -307,7 +307,7 @@ def test_mlflow_has_a_run_for_each_store_and_the_settings_and_state_of_each(mlfl
     (run,) = mlflow.runs()
     assert run.info.status == "FINISHED"
     assert (run.data.params["generations"], run.data.tags["generations"]) == ("5", "4")
-    assert run.data.params["learner.batch_size"] == "64"
+    assert run.data.params["learner.batch_size"] == "32"
     uri = mlflow.client.tracking_uri
     mlflow.tracker(checkpoint={"store": "elsewhere"}, reporting={"mlflow_uri": uri}).write(HISTORY, TELEMETRY)
     assert mlflow.values(1) == mlflow.expected(4)
