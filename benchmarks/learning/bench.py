@@ -122,8 +122,8 @@ def draw(found: Found, path: Path, title: str) -> None:
     story = "Champions in percent of what an oracle earns: seeds, interquartile mean, 95 % interval. Dotted: oracle."
     with figure_file(path, title, story, (11.0, height)) as figure:
         grid = figure.add_gridspec(
-            rows, _PANELS_IN_A_ROW, left=0.13, right=0.98, top=1.0 - 1.0 / height, bottom=0.5 / height,
-            wspace=0.55, hspace=0.62,
+            rows, _PANELS_IN_A_ROW, left=0.15, right=0.98, top=1.0 - 1.0 / height, bottom=0.5 / height,
+            wspace=0.75, hspace=0.62,
         )  # fmt: skip
         for index, (case, by_method) in enumerate(found.items()):
             _draw_case(figure.add_subplot(grid[divmod(index, _PANELS_IN_A_ROW)]), case, by_method)
