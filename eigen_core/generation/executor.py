@@ -127,7 +127,7 @@ class LocalExecutor:
                     training = self.task.roll_out(*self._random_play(weights, own), record=True)
                     parts.append(EpisodeResults(training, self.task.roll_out(weights, fixed)))
                 else:
-                    noise = self._noise(own, population.genes.get(NOISE_FACTOR), group)
+                    noise = self._noise(own, population.hyperparameters.get(NOISE_FACTOR), group)
                     starts = np.hstack([own.training, fixed])
                     played = self.task.roll_out(weights, starts, noise, record=True, fixed=len(own.fixed))
                     parts.append(EpisodeResults.of(played, own.training.shape[1]))

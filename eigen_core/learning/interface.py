@@ -95,9 +95,9 @@ def learner_settings(config: Config, kind: type[C]) -> C:
 
 
 def setting(group: Population, config: LearnerConfig, name: str) -> float | Tensor:
-    """Return a learner's setting: each agent's value, `[agents, 1]`, if it is in `group.genes`; else a number."""
-    gene = group.genes.get(name)
-    if gene is not None:
-        return gene[:, None]
+    """Return a learner's setting: each agent's value, `[agents, 1]`, if agents have their own; else a number."""
+    own = group.hyperparameters.get(name)
+    if own is not None:
+        return own[:, None]
     value: float = getattr(config, name)
     return value

@@ -16,7 +16,7 @@ from eigen_core.networks.population import Population
 
 Number = float | int | None
 NOISE_FACTOR = "noise_factor"
-"""Name of the gene (`Population.genes`) by which an agent's exploration noise is multiplied."""
+"""Name of the hyperparameter (`Population.hyperparameters`) by which an agent's exploration noise is multiplied."""
 
 
 @dataclass(frozen=True)

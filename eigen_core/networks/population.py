@@ -10,7 +10,8 @@ from torch import Tensor
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.networks.layout import ParameterLayout
 
-_GENE = "gene_"
+_HYPERPARAMETER = "gene_"
+"""Prefix of stored names."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Population:
 
     Attributes:
         weights: float32 `[agents, parameters]`, the critic's parameters first.
-        state: the learner's tensors (target networks, moments, step counts) and genes, by name; each `[agents, ...]`.
+        state: the learner's tensors (target networks, moments, steps) and `hyperparameters`; each `[agents, ...]`.
     """
 
     weights: Tensor
@@ -37,13 +38,14 @@ class Population:
         return {"weights": self.weights, **self.state}
 
     @staticmethod
-    def gene_key(name: str) -> str:
-        return f"{_GENE}{name}"
+    def hyperparameter_key(name: str) -> str:
+        return f"{_HYPERPARAMETER}{name}"
 
     @property
-    def genes(self) -> dict[str, Tensor]:
-        """Genes: settings of the learner of which each agent has its own value, float32 `[agents]` each, by name."""
-        return {name.removeprefix(_GENE): held for name, held in self.state.items() if name.startswith(_GENE)}
+    def hyperparameters(self) -> dict[str, Tensor]:
+        """Settings of the learner of which each agent has its own value, float32 `[agents]` each, by name."""
+        prefix = _HYPERPARAMETER
+        return {name.removeprefix(prefix): held for name, held in self.state.items() if name.startswith(prefix)}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], device: torch.device) -> "Population":

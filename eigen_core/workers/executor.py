@@ -106,9 +106,9 @@ class WorkerExecutor:
 
     def play(self, population: Population, episodes: Episodes) -> EpisodeResults:
         self._generation = episodes.generation
-        # Playing needs only weights and genes of an agent.
-        genes = {population.gene_key(name): values for name, values in population.genes.items()}
-        playing, task_state = to_arrays({"weights": population.weights, **genes}), to_arrays(episodes.task_state)
+        # Playing needs only weights and hyperparameters of an agent.
+        own = {population.hyperparameter_key(name): values for name, values in population.hyperparameters.items()}
+        playing, task_state = to_arrays({"weights": population.weights, **own}), to_arrays(episodes.task_state)
         # The task's state is sent as arrays: its tensors are on this process's device, which a worker may lack.
         stateless = replace(episodes, task_state={})
         parts: list[tuple[EpisodeResults, Arrays]] = self._call(

@@ -18,7 +18,7 @@ from eigen_core.generation import restore, start_training
 from eigen_core.learning.cem import CemMethod
 from eigen_core.learning.fitness import Champion
 from eigen_core.learning.genetic import ErlMethod
-from eigen_core.learning.pbt import GENES, PbtMethod, perturbed
+from eigen_core.learning.pbt import HYPERPARAMETERS, PbtMethod, perturbed
 from eigen_core.learning.population_method import GenerationResult, MethodState, NextPopulation
 from eigen_core.networks.population import Population
 from eigen_core.reporting.tables import population_table
@@ -50,7 +50,7 @@ def bred(generation: int, size: int = 10) -> tuple[GenerationResult, NextPopulat
     return end, method.breed(end)
 
 
-def test_the_weakest_fifth_copies_the_fittest_and_perturbs_its_genes() -> None:
+def test_the_weakest_fifth_copies_the_fittest_and_perturbs_its_hyperparameters() -> None:
     end, after = bred(generation=10)
     assert [one.origin for one in after.lineages] == ["elite"] * 8 + ["copy"] * 2
     for one in after.lineages:
@@ -58,13 +58,13 @@ def test_the_weakest_fifth_copies_the_fittest_and_perturbs_its_genes() -> None:
         for name in ("weights", "moment"):
             tensor, before = after.population.tensors()[name], end.population.tensors()[name]
             assert torch.equal(tensor[one.agent], before[parent])
-        assert one.genes == {name: float(held[one.agent]) for name, held in after.population.genes.items()}
+        assert one.genes == {name: float(held[one.agent]) for name, held in after.population.hyperparameters.items()}
         if one.origin == "elite":
             assert parent == one.agent
             continue
         assert parent in {0, 1}
         for name, value in (one.genes or {}).items():
-            inherited = float(end.population.genes[name][parent])
+            inherited = float(end.population.hyperparameters[name][parent])
             ratio = (1 - value) / (1 - inherited) if name == "gamma" else value / inherited
             assert min(abs(ratio - 0.8), abs(ratio - 1.2)) < 1e-4
 
@@ -73,22 +73,24 @@ def test_between_two_copies_nothing_changes() -> None:
     end, after = bred(generation=9)
     assert after.population is end.population
     assert {one.origin for one in after.lineages} == {"elite"}
-    assert after.statistics["median_gamma"] == pytest.approx(np.median(end.population.genes["gamma"].tolist()))
+    assert after.statistics["median_gamma"] == pytest.approx(
+        np.median(end.population.hyperparameters["gamma"].tolist())
+    )
 
 
-def test_genes_begin_around_the_configured_ones_and_gamma_stays_below_one() -> None:
+def test_hyperparameters_begin_around_the_configured_ones_and_gamma_stays_below_one() -> None:
     end, _ = bred(generation=1)
-    genes = end.population.genes
-    assert genes.keys() == set(GENES)
-    assert float(genes["gamma"][0]) == pytest.approx(0.99)
-    assert len(set(genes["reward_scale"].tolist())) == 3
+    own = end.population.hyperparameters
+    assert own.keys() == set(HYPERPARAMETERS)
+    assert float(own["gamma"][0]) == pytest.approx(0.99)
+    assert len(set(own["reward_scale"].tolist())) == 3
     assert perturbed("gamma", 0.99, 1.2) == pytest.approx(0.988)
     assert perturbed("gamma", 0.99999, 0.1) < 1.0
     assert perturbed("gamma", 0.1, 1.9) == 0.0
 
 
-def equal_genes(algorithm: str, **evolution: Any) -> str:
-    """What a small run comes to; with genes, each agent's are the configured settings."""
+def equal_hyperparameters(algorithm: str, **evolution: Any) -> str:
+    """What a small run comes to; with hyperparameters, each agent's are the configured settings."""
     rates = {"actor_learning_rate": 0.25, "critic_learning_rate": 0.0625}
     learner = learner_with(algorithm, gamma=0.5, reward_scale=0.125, **rates)
     state = small_state(learner=learner, evolution=evolution)
@@ -97,17 +99,17 @@ def equal_genes(algorithm: str, **evolution: Any) -> str:
 
 
 @pytest.mark.parametrize("algorithm", LEARNERS)
-def test_equal_genes_give_the_bits_of_settings(algorithm: str) -> None:
+def test_equal_hyperparameters_give_the_bits_of_settings(algorithm: str) -> None:
     pbt = {"method": "pbt", "perturbation": 0.0, "sync_generations": 100}
-    assert equal_genes(algorithm, **pbt) == equal_genes(algorithm, enabled=False)
+    assert equal_hyperparameters(algorithm, **pbt) == equal_hyperparameters(algorithm, enabled=False)
 
 
 @pytest.mark.parametrize("algorithm", LEARNERS)
-def test_each_agent_learns_by_its_own_genes(algorithm: str) -> None:
+def test_each_agent_learns_by_its_own_hyperparameters(algorithm: str) -> None:
     """Without a learning rate, an agent stays as it is, but for what it observes of its own expectations."""
     state = small_state(learner={"algorithm": algorithm}, evolution={"method": "pbt", "sync_generations": 100})
     for name in ("actor_learning_rate", "critic_learning_rate"):
-        state.population.genes[name][2] = 0.0
+        state.population.hyperparameters[name][2] = 0.0
     stepped = slice(0, state.task.critic_layout.size + state.task.actor_layout.learned)
     before = state.population.weights[:, stepped].clone()
     advance(state, 1)
@@ -115,7 +117,7 @@ def test_each_agent_learns_by_its_own_genes(algorithm: str) -> None:
     assert moved.tolist() == [True, True, False, True, True]
 
 
-def test_genes_are_in_the_table_and_impossible_ones_are_refused() -> None:
+def test_hyperparameters_are_in_the_table_and_impossible_ones_are_refused() -> None:
     sections = {"method": "pbt", "sync_generations": 1}
     state = advance(small_state(evolution=sections), 2)
     for row in population_table(state.history):

@@ -68,8 +68,8 @@ def test_what_is_counted_is_what_a_run_holds(learner: str, method: str) -> None:
     config = small_config(learner={"algorithm": learner}, evolution={"method": method})
     panel = random_panel(config)
     state, sizes = start_training(config, panel), Sizes.of(config, TaskData(panel))
-    genes = sum(gene.nbytes for gene in state.population.genes.values())
-    assert sizes.population_bytes == state.population.nbytes - genes
+    own = sum(one.nbytes for one in state.population.hyperparameters.values())
+    assert sizes.population_bytes == state.population.nbytes - own
     assert sizes.row_bytes == state.replay.bytes_per_transition
     assert sizes.champion_bytes == state.population.weights[0].nbytes
     assert sizes.episode_steps == state.task.episode_steps
