@@ -66,8 +66,9 @@ bench-trust: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.trust
 
 bench-learning: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.learning bench
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.learning bench --portfolio
+	for part in market learners portfolio; do \
+	  OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.learning bench --part $$part || exit 1; \
+	done
 
 bench-gpu: setup
 	$(BIN)/python -m benchmarks.gpu

@@ -28,13 +28,13 @@ def main() -> None:
     trial.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings")
     bench = commands.add_parser("bench", help="make the trials that are missing; write table and picture")
     bench.add_argument("--minutes", type=float, default=float("inf"), help="begin no trial after so many")
-    bench.add_argument("--portfolio", action="store_true", help="portfolios, not trades")
+    bench.add_argument("--part", choices=tuple(PARTS), default="market", help="trades, their learners, or portfolios")
     bench.add_argument("--out", type=Path, default=Path("learning-bench"), help="folder of the trials")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     try:
         if arguments.command == "bench":
-            part = PARTS["portfolio" if arguments.portfolio else "market"]
+            part = PARTS[arguments.part]
             with display_on(Console(stderr=True)) as display, progress_to(display):
                 make_missing(arguments.out, part, arguments.minutes)
             write(arguments.out, part)

@@ -168,7 +168,6 @@ CASES: tuple[Case, ...] = (
     ("noise", 0.0),
 )
 """Markets and edges."""
-_CASES_OF_LEARNERS = CASES[:2]
 MARKET_SEEDS = range(9_701, 9_711)
 _PORTFOLIO_EDGES = (0.3, 0.1, 0.05)
 PORTFOLIO_SEEDS = range(9_601, 9_606)
@@ -200,7 +199,13 @@ PARTS = {
     "market": Part(
         "learning",
         "What is found of a known edge",
-        ((CASES, tuple(MARKET_METHODS)), (_CASES_OF_LEARNERS, tuple(LEARNERS))),
+        ((CASES, tuple(MARKET_METHODS)),),
+        MARKET_SEEDS,
+    ),
+    "learners": Part(
+        "learners",
+        "What each learner finds of a known edge",
+        ((CASES[:2], ("ridge", "quickstart", "ddpg", *LEARNERS)),),
         MARKET_SEEDS,
     ),
     "portfolio": Part(

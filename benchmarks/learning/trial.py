@@ -65,6 +65,7 @@ LEARNERS = {
     "counterfactual": Method("ddpg", _COUNTERFACTUAL),
     "ddpg-no-evolution": Method("ddpg", ("evolution.enabled=false",)),
     "evolution-alone": Method("ddpg", ("learner.gradient_steps=0",), generations=50),
+    "ddpg-known": Method("ddpg", ("network.scales=[1]", *_KNOWN_RETURNS)),
     "ddpg-linear": Method("ddpg", (*_LINEAR, *_KNOWN_RETURNS)),
     "td3": Method("ddpg", ("learner.algorithm=td3",)),
     "td3-linear": Method("ddpg", ("learner.algorithm=td3", *_LINEAR, *_KNOWN_RETURNS)),
@@ -73,7 +74,8 @@ LEARNERS = {
     "ppo": Method("ppo"),
     "ppo-linear": Method("ppo", _LINEAR),
 }
-"""Other learners of the task `market`, without and with a linear part; critics then learn known returns too."""
+"""Other learners of the task `market`, without and with a linear part; critics then learn known returns too.
+`ddpg-known` learns these without a linear part."""
 _DIRECT_GENERATIONS = int(preset_values("portfolio")["generations"])
 PORTFOLIO_METHODS = {
     "portfolio_direct": Method("portfolio", (), _DIRECT_GENERATIONS),
