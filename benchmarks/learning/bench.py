@@ -30,7 +30,7 @@ COLUMNS = (
     "CPU s",
 )
 _METHOD = (
-    "Trainings on synthetic markets of 20 assets and 4,752 days, of which 1,500 are held out, that no setting was "
+    "Trainings on markets of 20 assets, synthetic ones of 4,752 days, of which 1,500 are held out, that no setting was "
     "chosen on. Their signal has the stated information coefficient (IC: its correlation with the return over the "
     "holding time). IC: that of the scores by which the champion ranks assets, in the holdout. Champion, mean of the "
     "population and best agent: percent of what an oracle earns in the holdout that ranks assets by the signal with a "
@@ -155,17 +155,9 @@ def _draw_case(axes: Axes, case: Case, methods: Mapping[str, Sequence[TrialFound
 
 
 CASES: tuple[Case, ...] = (
-    ("unblocked", 0.1),
-    ("interaction", 0.1),
-    ("absolute", 0.1),
-    ("regimes_5", 0.1),
-    ("lagged", 0.1),
-    ("plain", 0.05),
-    ("plain", 0.1),
-    ("plain", 0.3),
-    ("factor", 0.1),
-    ("memory", 0.1),
-    ("noise", 0.0),
+    *((market, 0.1) for market in ("unblocked", "bundled", "interaction", "absolute", "regimes_5", "lagged")),
+    *(("plain", edge) for edge in (0.05, 0.1, 0.3)),
+    *(("factor", 0.1), ("memory", 0.1), ("noise", 0.0)),
 )
 """Markets and edges."""
 MARKET_SEEDS = range(9_701, 9_711)
@@ -196,16 +188,11 @@ class Part:
 
 
 PARTS = {
-    "market": Part(
-        "learning",
-        "What is found of a known edge",
-        ((CASES, tuple(MARKET_METHODS)),),
-        MARKET_SEEDS,
-    ),
+    "market": Part("learning", "What is found of a known edge", ((CASES, tuple(MARKET_METHODS)),), MARKET_SEEDS),
     "learners": Part(
         "learners",
         "What each learner finds of a known edge",
-        ((CASES[:2], ("ridge", "quickstart", "ddpg", *LEARNERS)),),
+        (((CASES[0], CASES[2]), ("ridge", "quickstart", "ddpg", *LEARNERS)),),
         MARKET_SEEDS,
     ),
     "portfolio": Part(

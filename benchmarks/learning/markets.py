@@ -16,7 +16,7 @@ from benchmarks.synthetic import random_walk_prices
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.market import Panel
-from eigen_core.market.build import panel_of_clean_prices
+from eigen_core.market.build import build_panel, panel_of_clean_prices
 from eigen_core.market.cleaning import prices_fingerprint
 from eigen_core.trading.synthetic import (
     FEATURE,
@@ -116,6 +116,12 @@ def _isolated(drawn: Drawn) -> KnownMarket:
     return replace(market, panel=panel)
 
 
+def _bundled(drawn: Drawn) -> KnownMarket:
+    panel, _ = build_panel(drawn.config)
+    signal = drawn.signal(panel)
+    return KnownMarket(drawn.name, drawn.with_feature(panel, FEATURE, signal), signal, drawn.edge)
+
+
 def _before(*days: int) -> Callable[[Drawn], KnownMarket]:
     """A feature shows the signal so many days early: positions must be held for less, or today's value knows of it."""
 
@@ -162,7 +168,6 @@ class MarketKind:
     factor: bool = False
 
 
-_OF_REGIMES = "a feature knows, whose sign changes between stretches that another names"
 MARKETS = {
     "plain": MarketKind("a feature knows; assets have nothing in common; held 20 days"),
     "isolated": MarketKind("as `plain`, but beside two features of noise instead of the usual ones", _isolated),
@@ -173,6 +178,9 @@ MARKETS = {
     ),
     "isolated_factor_5": MarketKind("as `isolated_factor`; held 5 days", _isolated, holding_days=5, factor=True),
     "unblocked": MarketKind("a feature knows; held 5 days", holding_days=5),
+    "bundled": MarketKind(
+        "the bundled prices, whose moves differ between years; held 5 days", _bundled, holding_days=5
+    ),
     "factor": MarketKind("a feature knows; half of an asset's moves are the market's", factor=True),
     "memory": MarketKind(f"a feature knew {MEMORY_DAYS} days ago; held 5 days", _before(MEMORY_DAYS), holding_days=5),
     "memory_1": MarketKind(
@@ -180,8 +188,11 @@ MARKETS = {
         _before(MEMORY_DAYS),
         holding_days=1,
     ),
-    "regimes": MarketKind(_OF_REGIMES, _showing(_changing)),
-    "regimes_5": MarketKind(f"{_OF_REGIMES}; held 5 days", _showing(_changing), holding_days=5),
+    "regimes_5": MarketKind(
+        "a feature knows, whose sign changes between stretches that another names; held 5 days",
+        _showing(_changing),
+        holding_days=5,
+    ),
     "interaction": MarketKind(
         "a feature times the sign of another knows; held 5 days", _showing(_interacting), holding_days=5
     ),

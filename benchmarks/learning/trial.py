@@ -40,6 +40,7 @@ class Method:
 _LINEAR = (
     "network.linear_scales=[1,5,20,60]",
     "network.linear_degree=2",
+    "network.linear_standardised=true",
     "network.scales=[1]",
     "evolution.evolves=genes",
 )

@@ -43,6 +43,10 @@ class NetworkConfig(Section):
     linear_degree: Annotated[int, Field(ge=1, le=2)] = 1
     """With 2 the regression may also read the products of each two of at most 40 features (averages over the first of
     `linear_scales`), squares included, if these clearly predict better and the averages do not even more so."""
+    linear_standardised: bool = False
+    """Whether the regression, and what counterfactual learning adds to it, fits gains in standard deviations of their
+    day, so that days on which prices move more do not count more. Where an edge is a correlation, gains grow with the
+    moves (Grinold 1994, "Alpha is volatility times IC times score"), and rare days of large ones blur it."""
     channels: Width = 32
     """Width of the encoder's hidden layers."""
     embedding: Width = 16

@@ -68,7 +68,9 @@ class MarketTask(PanelTask):
             between = (config.trading.min_target, config.trading.max_target)
             targets = torch.linspace(*between, heads.outcomes, dtype=torch.float64, device=device)
             days = range(panel.starts(panel.splits.train, config).start, panel.splits.train.stop)
-            self._outcomes = OutcomeTable.of(self.prices, config.trading, days, targets)
+            outcomes = OutcomeTable.of(self.prices, config.trading, days, targets)
+            scaled = config.network.linear_scales and config.network.linear_standardised
+            self._outcomes = outcomes.standardised() if scaled else outcomes
         start = linear_start(panel, config, self._outcomes)
         super().__init__(config, panel, device, heads, market_actions(config, device), start)
         self._held_prices = HeldPrices.of(self.prices, config.trading) if self.network.portfolio_values else None

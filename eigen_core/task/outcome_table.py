@@ -1,7 +1,8 @@
 """The outcomes of all purchases of the task `market`, which are known without playing."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -10,6 +11,7 @@ from eigen_core.task.interface import Outcomes
 from eigen_core.trading.order_fills import OrderCosts
 from eigen_core.trading.orders import batch_slices, resolve_orders, trade_value
 from eigen_core.trading.prices import Prices
+from eigen_core.trading.ridge import standardised
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,12 @@ class OutcomeTable:
             rewards[part] = torch.where(bought, trade_value(trading, torch.ones_like(gain), gain), torch.nan)
             shares[part] = trades.exit_offset / trading.holding_days
         return cls(decided.start, rewards, shares)
+
+    def standardised(self) -> "OutcomeTable":
+        """Return the table with rewards that are `eigen_core.trading.ridge.standardised`."""
+        rewards = self.rewards.cpu().numpy().astype(np.float64)
+        scaled = standardised(rewards, ~np.isnan(rewards[..., 0]))
+        return replace(self, rewards=torch.from_numpy(scaled.astype(np.float32)).to(self.rewards.device))
 
     @property
     def days(self) -> range:

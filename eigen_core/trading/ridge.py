@@ -20,6 +20,7 @@ PENALTIES = tuple(10.0**power for power in range(7))
 FACTORS = (1.0, 10.0, 100.0)
 """Factors on the penalty of further features."""
 FOLDS, _FEWEST_FOLDS = 5, 2
+_PRIOR_ASSETS, _SMALLEST = 5.0, 1e-12
 
 
 @dataclass(frozen=True)
@@ -62,12 +63,37 @@ def relative_gains(panel: Panel, trading: TradingConfig) -> tuple[Values, NDArra
     return gains - mean, known, np.arange(panel.days)[:, None] + fills.exit_offset.numpy()
 
 
+def standardised(gains: Values, fitted: NDArray[np.bool_]) -> Values:
+    """Return gains whose deviations from their day's mean have the same standard deviation on all days.
+
+    It is that of all `fitted` gains. A day's own variance counts as if `_PRIOR_ASSETS` more had the variance of all, as
+    that of few assets is mostly chance.
+
+    Args:
+        gains: float64 `[days, assets, settings]`, NaN where they are not known.
+        fitted: bool `[days, assets]`.
+    """
+    known = ~np.isnan(gains)
+    number = known.sum(axis=1, keepdims=True)
+    mean = np.where(number > 1, np.where(known, gains, 0.0).sum(axis=1, keepdims=True), 0.0) / number.clip(1)
+    squares = np.where(known, gains - mean, 0.0) ** 2
+    usual = max(float(squares[fitted].sum()) / max(int(known[fitted].sum()), 1), _SMALLEST)
+    variance = (squares.sum(axis=1).mean(axis=-1) + _PRIOR_ASSETS * usual) / (
+        number[:, 0].mean(axis=-1) + _PRIOR_ASSETS
+    )
+    scaled: Values = mean + (gains - mean) * np.sqrt(usual / variance)[:, None, None]
+    return scaled
+
+
 class _Gains:
     """`relative_gains` and the features of the assets' days, as rows of regressions."""
 
-    def __init__(self, panel: Panel, config: Config) -> None:
+    def __init__(self, panel: Panel, config: Config, *, standardise: bool = False) -> None:
         self._panel, self._first = panel, config.market.window - 1
         self._gains, self._known, self._ended = relative_gains(panel, config.trading)
+        if standardise:
+            fitted = self._known & (self._ended < panel.splits.train.stop)
+            self._gains = standardised(self._gains[..., None], fitted)[..., 0]
 
     def products(self, days: range, ended: range) -> Values:
         """Return the sums of products of all pairs of columns (the features, 1 and the gain): `[features + 2] * 2`.
@@ -136,13 +162,15 @@ def fit_ridge(panel: Panel, config: Config) -> LinearScore:
 def fit_grouped_ridge(panel: Panel, config: Config, groups: Sequence[slice]) -> LinearScore:
     """Fit a score like that of `fit_ridge`, which reads one of `groups` of further features if they predict better.
 
-    Each group has a penalty of its own, one of `FACTORS` times that of the features before the first group. Features,
-    penalty and factor are those with the smallest squared error in cross-validation, but a group must lower it by more
-    than one standard error over the folds (Breiman et al. 1984, "Classification and regression trees", section 3.4.3).
-    The folds are `FOLDS` consecutive parts of the training days; purchases that end after their fold count in none, and
-    in the fit at the end. Without two folds with purchases the score is NaN.
+    With `network.linear_standardised` its targets are `standardised`. Each group has a penalty of its own, one of
+    `FACTORS` times that of the features before the first group. Features, penalty and factor are those with the
+    smallest squared error in cross-validation, but a group must lower it by more than one standard error over the folds
+    (Breiman et al. 1984, "Classification and regression trees", section 3.4.3). The folds are `FOLDS` consecutive parts
+    of the training days; purchases that end after their fold count in none, and in the fit at the end. Without two
+    folds with purchases the score is NaN.
     """
-    gains, size, train = _Gains(panel, config), panel.features.shape[2], panel.splits.train
+    gains = _Gains(panel, config, standardise=config.network.linear_standardised)
+    size, train = panel.features.shape[2], panel.splits.train
     edges = np.linspace(max(train.start, config.market.window - 1), train.stop, FOLDS + 1).astype(int).tolist()
     parts = [range(*pair) for pair in pairwise(edges)]
     folds = [products for days in parts if (products := gains.products(days, days))[size, size]]

@@ -52,7 +52,7 @@ NOT_LINEAR = ["regimes_5", "interaction", "absolute", "lagged"]
 @pytest.mark.parametrize(
     "name",
     [
-        *("plain", "isolated_factor", "isolated_factor_5", "unblocked", "factor", "memory", "memory_1", "regimes"),
+        *("plain", "isolated_factor", "isolated_factor_5", "unblocked", "factor", "bundled", "memory", "memory_1"),
         *NOT_LINEAR,
     ],
 )
@@ -60,7 +60,7 @@ def test_the_signal_has_the_stated_information_coefficient(name: str) -> None:
     market = made(name)
     assert market.edge == _EDGE
     assert coefficient(market.signal, market) == pytest.approx(_EDGE, abs=0.05)
-    if name in ("memory", "memory_1", "regimes"):
+    if name in ("memory", "memory_1", "regimes_5"):
         # Only who remembers a day, or reads the regime, knows it.
         assert abs(coefficient(feature(market, FEATURE), market)) < 0.6 * _EDGE
 

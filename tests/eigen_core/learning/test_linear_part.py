@@ -35,6 +35,23 @@ def begun(days: int = 260, **sections: Any) -> TrainingState:
     return start_training(config, random_panel(config, days))
 
 
+def slow_standardised(gains: np.ndarray, fitted: np.ndarray) -> np.ndarray:
+    """Scale each day's deviations to the size of all `fitted` ones; five further assets have that size on every day."""
+    deviations = np.zeros_like(gains)
+    for day, gained in enumerate(gains):
+        known = ~np.isnan(gained[:, 0])
+        if known.any():
+            deviations[day, known] = gained[known] - (gained[known].mean(axis=0) if known.sum() > 1 else 0.0)
+    usual = np.mean([deviations[cell] ** 2 for cell in zip(*np.nonzero(fitted), strict=True)])
+    scaled = np.full_like(gains, np.nan)
+    for day, gained in enumerate(gains):
+        known = ~np.isnan(gained[:, 0])
+        squares = sum(float((deviations[day, asset] ** 2).mean()) for asset in np.flatnonzero(known))
+        factor = np.sqrt(usual / ((squares + 5.0 * usual) / (known.sum() + 5.0)))
+        scaled[day, known] = gained[known] + deviations[day, known] * (factor - 1.0)
+    return scaled
+
+
 def ridge_scores(state: TrainingState) -> np.ndarray:
     """Return the scores of the regression on a day's features, or on these and their products or averages.
 
@@ -60,6 +77,8 @@ def ridge_scores(state: TrainingState) -> np.ndarray:
     day = np.arange(len(gains))[:, None]
     folds = [known & (day >= low) & (day < high) & (ended < high) for low, high in pairwise(edges)]
     every = known & (day >= first) & (day < stop) & (ended < stop)
+    if config.network.linear_standardised:
+        gains = slow_standardised(gains[..., None], known & (ended < stop))[..., 0]
 
     def best(group: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         found: list[tuple[np.ndarray, np.ndarray]] = []
@@ -96,16 +115,19 @@ def moments_held_out(state: TrainingState) -> list[int]:
     return [int(moment) for batch, _ in market_of(state).held_out(8) for moment in batch]
 
 
-@pytest.mark.parametrize("degree", [1, 2])
-def test_agents_begin_with_the_ridge_regression_alone(degree: int) -> None:
-    state = begun(network={"linear_degree": degree})
+@pytest.mark.parametrize(("degree", "standardised"), [(1, False), (2, False), (1, True)])
+def test_agents_begin_with_the_ridge_regression_alone(degree: int, standardised: bool) -> None:
+    state = begun(network={"linear_degree": degree, "linear_standardised": standardised})
     task, config = market_of(state), state.config
     targets = torch.linspace(config.trading.min_target, config.trading.max_target, 3, dtype=torch.float64)
     days = range(task.training_starts.start, task.panel.splits.train.stop)
     table = OutcomeTable.of(task.prices, config.trading, days, targets)
     scores = ridge_scores(state)[table.days.start : table.days.stop]
-    rewards = (table.rewards.double().numpy() * 0.1).clip(-0.4, 0.4)
+    rewards = table.rewards.double().numpy()
     known = ~np.isnan(rewards[..., 0])
+    if standardised:
+        rewards = slow_standardised(rewards, known)
+    rewards = (rewards * 0.1).clip(-0.4, 0.4)
     above, below = np.zeros(3), 0.0
     for day in range(len(scores)):
         rank = scores[day, known[day]] - scores[day, known[day]].mean()
@@ -213,7 +235,7 @@ def test_the_gate_opens_to_a_network_that_knows_more_and_stays_shut_to_noise(kno
         preset="quickstart",
         device="cpu",
         market={"window": 2},
-        network={"linear_scales": [1]},
+        network={"linear_scales": [1], "linear_degree": 1},
         population={"size": 4},
         evolution={"enabled": False},
     )
