@@ -386,6 +386,8 @@ class CemConfig(EvolutionConfig):
     """Share of the population, the fittest agents, that updates the distribution."""
     learning_agents: CountOrZero | None = None
     """Number of agents that learn by gradients; empty: half of all but one."""
+    shared_critic: Literal["mean", "fittest"] = "mean"
+    """Critic of drawn agents: the mean of the critics of all that have learned, or that of the fittest of these."""
     distribution_variance: NonNegative = 1e-3
     """Initial variance of each weight of an actor, and initial value of the noise that each generation adds to it."""
     distribution_variance_limit: NonNegative = 1e-5

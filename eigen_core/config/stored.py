@@ -105,6 +105,12 @@ def _presets_of_version_16(values: dict[str, Any]) -> None:
         values["preset"] = "ddpg"
 
 
+def _critic_of_the_fittest_in_version_17(values: dict[str, Any]) -> None:
+    evolution, name = _section_of(values, "evolution.shared_critic")
+    if evolution.get("method") == "cem":
+        evolution.setdefault(name, "fittest")
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     _with_missing({"trading.bookkeeping": "exact"}),
     # Version 3 stored a default delay as None; the migration of version 10 turns it back into a number.
@@ -131,6 +137,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _weights_evolve_in_version_14,
     _linear_scales_of_version_15,
     _presets_of_version_16,
+    _critic_of_the_fittest_in_version_17,
 )
 """Migrations from format version 1 to 2, from 2 to 3, and so on. Whoever renames or removes a setting, or adds one with
 a default that changes behaviour, adds a migration."""

@@ -6,9 +6,10 @@ evaluated as it was drawn; if it then learns, it is evaluated once more in the n
 each generation evaluates as many agents that have learned, and as many newly drawn ones, as in the paper; agents that
 have learned were drawn from the distribution of the generation before. Fitness always belongs to weights that played.
 
-All drawn agents have one critic, as in the paper: that of the fittest agent that has learned. With its optimizer and
-its target it lives on through all generations; actors and their optimizers begin anew. Unlike in the paper, each agent
-that learns trains a copy of this critic, so that no agent depends on the others in its group. As in the authors' code
+All drawn agents have one critic, as in the paper. With its optimizer and target it lives on through all generations;
+actors and their optimizers begin anew. In the paper, actors train it one after the other. Here, each trains a copy, so
+that no agent depends on the others in its group, and the mean of the copies, their targets and their moments goes on
+(local SGD: Stich 2019, arXiv:1805.09767; McMahan et al. 2017, arXiv:1602.05629). As in the authors' code
 (github.com/apourchot/CEM-RL), agents are drawn in pairs on opposite sides of the mean. The mean itself is played and
 can become the champion; its fitness does not move the distribution. The paper's importance mixing is left out.
 """
@@ -16,6 +17,7 @@ can become the champion; its fitness does not move the distribution. The paper's
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 import torch
@@ -46,6 +48,16 @@ def shares(parents: int) -> list[float]:
     """Weight of each parent in the new mean, the fittest first: log((1 + parents) / rank), scaled to a sum of 1."""
     logarithms = [math.log((1 + parents) / rank) for rank in range(1, parents + 1)]
     return [logarithm / sum(logarithms) for logarithm in logarithms]
+
+
+def _mean_agent(population: Population, agents: list[int]) -> Population:
+    """Return one agent, each of whose tensors is the mean of those of `agents`, rounded down if of integers."""
+    means = {}
+    for name, held in population.tensors().items():
+        # One after the other: the order of a reduction can depend on the machine.
+        total = reduce(torch.add, [held[agent : agent + 1] for agent in agents])
+        means[name] = total.div(len(agents), rounding_mode=None if held.is_floating_point() else "floor")
+    return Population(means.pop("weights"), means)
 
 
 class CemMethod(PopulationMethod):
@@ -123,12 +135,13 @@ class CemMethod(PopulationMethod):
         state = self._next_distribution(result, parents)
         learned = [agent for agent in candidates if result.learned and agent in self._learning]
         kept = sorted(learned[: size - 1 - len(self._learning)])
-        teacher = learned[0] if learned else _MEAN
+        taught = learned[:1] if self._evolution.shared_critic == "fittest" else learned
+        teacher = _mean_agent(result.population, taught or [_MEAN])
         drawn = range(1 + len(kept), size)
-        weights = result.population.weights[[teacher, *kept, *[teacher] * len(drawn)]]
+        weights = torch.cat([teacher.weights, result.population.weights[kept], teacher.weights.expand(len(drawn), -1)])
         weights[_MEAN, self._actor] = state.tensors["mean"]
         self._draw_into(weights, drawn, result.generation + 1, state)
-        bred = self._new_agents(weights, result.population.rows(slice(teacher, teacher + 1)))
+        bred = self._new_agents(weights, teacher)
         lineages = (
             Lineage(_MEAN, "mean", (parents[0],)),
             *(Lineage(agent, "learner", (parent,)) for agent, parent in enumerate(kept, 1)),

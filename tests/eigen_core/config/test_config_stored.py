@@ -144,6 +144,7 @@ def test_a_run_of_version_12_keeps_the_settings_that_its_method_read(method: str
     stored = {**flat("evolution"), "method": method, "enabled": True}
     evolution = opened(12, evolution=stored).evolution.model_dump()
     assert evolution.pop("evolves", "weights") == "weights"
+    assert evolution.pop("shared_critic", "fittest") == "fittest"
     assert evolution == {name: stored[name] for name in evolution}
     gradients_only = opened(12, evolution={**stored, "enabled": False}).evolution
     assert isinstance(gradients_only, GeneticConfig)
@@ -156,6 +157,19 @@ def test_a_run_of_version_15_keeps_its_linear_part_or_has_none_whatever_its_pres
     assert config_from_stored(values).network.linear_scales == ()
     values["learner"]["linear_scales"] = [1, 5]
     assert config_from_stored(values).network.linear_scales == (1, 5)
+
+
+CRITIC_OF_THE_FITTEST = ("evolution.method=cem", "evolution.shared_critic=fittest")
+
+
+@pytest.mark.parametrize("method", VARIANTS["evolution"].models)
+def test_agents_of_cem_in_version_17_go_on_with_the_critic_of_the_fittest(method: str) -> None:
+    values = load_config("ddpg", [f"evolution.method={method}"]).model_dump(mode="json")
+    usual = config_from_stored({**values, "format_version": 18})
+    shared = values["evolution"].pop("shared_critic", None)
+    then, now = (config_from_stored({**values, "format_version": version}) for version in (17, 18))
+    assert (shared, now) == ("mean" if method == "cem" else None, usual)
+    assert then == (load_config("ddpg", CRITIC_OF_THE_FITTEST) if method == "cem" else usual)
 
 
 STORED_CONFIGURATIONS = sorted((Path(__file__).parents[2] / "support" / "stored_configurations").iterdir())

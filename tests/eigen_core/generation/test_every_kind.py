@@ -45,7 +45,7 @@ LEARNERS, METHODS = list(registry.LEARNERS), list(registry.METHODS)
 PORTFOLIO = {"short": 0.3, "initial_speed": 0.2}
 KINDS: dict[str, dict[str, Any]] = {
     **{learner: {"learner": {"algorithm": learner}} for learner in LEARNERS},
-    **{method: {"evolution": method_with(method, sync_generations=1)} for method in METHODS},
+    **{method: {"evolution": method_with(method, sync_generations=1, learning_agents=2)} for method in METHODS},
     **{
         f"portfolio, {learner}": {"task": "portfolio", "learner": {"algorithm": learner}, "portfolio": PORTFOLIO}
         for learner in (*LEARNERS_OF_ANY_TASK, "direct")
