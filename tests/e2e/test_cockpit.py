@@ -177,4 +177,4 @@ def test_a_page_of_another_origin_begins_nothing_in_a_browser(operated: Operated
         # Its own pages go on.
         pages.console_errors()
         pages.open(operated.pages, "Runs")
-        assert [line for line in pages.console_errors() if "403" in line] == []
+        assert [line for line in pages.console_errors() if "status of 403" in line] == []
