@@ -58,9 +58,15 @@ def relative_gains(panel: Panel, trading: TradingConfig) -> tuple[Values, NDArra
     fills = Prices.of_panel(panel, torch.device("cpu")).fills(trading)
     gains: Values = OrderCosts.of(trading).gain_at_market(fills.entry, fills.exit).numpy()
     known = ~np.isnan(gains)
+    return gains - _means_of_days(gains), known, np.arange(panel.days)[:, None] + fills.exit_offset.numpy()
+
+
+def _means_of_days(gains: Values) -> Values:
+    """Return the mean over the assets of each day, axis 1, which stays; 0 where at most one gain is known."""
+    known = ~np.isnan(gains)
     number = known.sum(axis=1, keepdims=True)
-    mean = np.where(number > 1, np.where(known, gains, 0.0).sum(axis=1, keepdims=True), 0.0) / number.clip(1)
-    return gains - mean, known, np.arange(panel.days)[:, None] + fills.exit_offset.numpy()
+    means: Values = np.where(number > 1, np.where(known, gains, 0.0).sum(axis=1, keepdims=True), 0.0) / number.clip(1)
+    return means
 
 
 def standardised(gains: Values, fitted: NDArray[np.bool_]) -> Values:
@@ -73,14 +79,11 @@ def standardised(gains: Values, fitted: NDArray[np.bool_]) -> Values:
         gains: float64 `[days, assets, settings]`, NaN where they are not known.
         fitted: bool `[days, assets]`.
     """
-    known = ~np.isnan(gains)
-    number = known.sum(axis=1, keepdims=True)
-    mean = np.where(number > 1, np.where(known, gains, 0.0).sum(axis=1, keepdims=True), 0.0) / number.clip(1)
+    known, mean = ~np.isnan(gains), _means_of_days(gains)
     squares = np.where(known, gains - mean, 0.0) ** 2
     usual = max(float(squares[fitted].sum()) / max(int(known[fitted].sum()), 1), _SMALLEST)
-    variance = (squares.sum(axis=1).mean(axis=-1) + _PRIOR_ASSETS * usual) / (
-        number[:, 0].mean(axis=-1) + _PRIOR_ASSETS
-    )
+    number = known.sum(axis=1).mean(axis=-1)
+    variance = (squares.sum(axis=1).mean(axis=-1) + _PRIOR_ASSETS * usual) / (number + _PRIOR_ASSETS)
     scaled: Values = mean + (gains - mean) * np.sqrt(usual / variance)[:, None, None]
     return scaled
 
