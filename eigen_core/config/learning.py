@@ -232,6 +232,9 @@ class CounterfactualConfig(BatchSamplingConfig):
     ema_decay: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """Agents act by an exponential moving average of their weights, of which a gradient step keeps this share; 0: by
     the weights of the last step."""
+    gate_standard_errors: NonNegative = 0.0
+    """With `network.linear_scales` a network's output counts only if it explains what the linear part misses on days
+    held out by more than this many standard errors."""
 
 
 class DirectConfig(LearnerConfig):

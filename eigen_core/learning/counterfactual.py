@@ -122,8 +122,9 @@ class CounterfactualLearner(BatchLearner[Observed, Encoded]):
 
         It is the slope, from 0 to 1, of the linear part's errors on the network's outputs, both less their mean over
         the assets of a moment. It is shrunk by its variance if the network knows nothing, as the mean of a normal
-        distribution is (James and Stein 1961, "Estimation with quadratic loss", in the form that is never negative).
-        Outcomes that overlap in time, and those of the same asset, count once.
+        distribution is (James and Stein 1961, "Estimation with quadratic loss", in the form that is never negative); it
+        is 0 unless it exceeds `gate_standard_errors` of these. Outcomes that overlap in time, and those of the same
+        asset, count once.
         """
         sums = torch.zeros((4, group.size), dtype=torch.float64, device=group.weights.device)
         for expected, outcomes in self._held_out(group):
@@ -137,7 +138,8 @@ class CounterfactualLearner(BatchLearner[Observed, Encoded]):
         slope = product / squares.clamp_min(_SMALLEST)
         repeated = self._known.longest_blocked() * self._learner.target_bins
         variance = repeated * errors / count.clamp_min(1.0) / squares.clamp_min(_SMALLEST)
-        gate = slope - variance / slope.clamp_min(_SMALLEST)
+        opened = slope > self._learner.gate_standard_errors * variance.sqrt()
+        gate = torch.where(opened, slope - variance / slope.clamp_min(_SMALLEST), 0.0)
         self._task.actor_layout.views(group.weights[:, self._actor])["actor.gate"].copy_(gate.clamp(0.0, 1.0)[:, None])
 
     @torch.no_grad()

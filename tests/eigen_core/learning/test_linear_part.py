@@ -157,8 +157,22 @@ def test_actors_begin_with_the_ridge_regression_alone_and_learning_leaves_it(lea
     assert not bool(changed[learned:].any())
 
 
-def test_the_gate_is_the_shrunk_slope_on_days_from_which_the_network_has_not_learned() -> None:
-    state = begun()
+def market_for_networks(config: Config, days: int = 1_500, assets: int = 20) -> Panel:
+    """Return a market whose leak of the coming return is seen times the sign that a second feature has."""
+    panel = leaking_market(config, days, assets, 1)
+    sign = np.sign(np.random.default_rng(1).standard_normal(panel.features.shape[:2])).astype(np.float32)
+    leak, other = panel.feature_names.index("leak"), 1 - panel.feature_names.index("leak")
+    features = panel.features.copy()
+    features[..., leak] *= sign
+    features[..., other] = sign
+    return replace(panel, features=features)
+
+
+@pytest.mark.parametrize("least", [0.0, 1.5])
+def test_the_gate_is_the_shrunk_slope_on_days_from_which_the_network_has_not_learned(least: float) -> None:
+    learned = COUNTERFACTUAL | {"gate_standard_errors": least, "gradient_steps": 8}
+    config = small_config(learner=learned, network={"linear_scales": [1, 5]})
+    state = start_training(config, market_for_networks(config, 400, 5))
     task, learner = market_of(state), state.learner
     plan = learner.plan(state.replay, state.population.size, 1)
     assert isinstance(plan, BatchPlan)
@@ -178,7 +192,8 @@ def test_the_gate_is_the_shrunk_slope_on_days_from_which_the_network_has_not_lea
             product, squares = product + (output * error).sum(), squares + (output**2).sum()
             errors, count = errors + (error**2).sum(), count + error.size
         slope, repeated = product / squares, state.config.trading.holding_days * 3
-        wanted = slope - repeated * errors / count / squares / slope if slope > 0.0 else 0.0
+        variance = repeated * errors / count / squares
+        wanted = slope - variance / slope if slope > least * variance**0.5 else 0.0
         assert float(gates[agent]) == pytest.approx(min(max(wanted, 0.0), 1.0), rel=1e-3, abs=1e-5)
 
 
@@ -215,17 +230,6 @@ def test_the_reserve_price_of_averaged_weights_is_exact_on_days_held_out() -> No
         found = np.concatenate(best)
         assert float(actor["actor.log_spread"][agent, 0].exp()) == pytest.approx(found.std(), rel=1e-4)
         assert float(actor["actor.mean"][agent, 0]) == pytest.approx(found.mean() / found.std(), rel=1e-3)
-
-
-def market_for_networks(config: Config) -> Panel:
-    """Return a market whose leak of the coming return is seen times the sign that a second feature has."""
-    panel = leaking_market(config, 1_500, 20, 1)
-    sign = np.sign(np.random.default_rng(1).standard_normal(panel.features.shape[:2])).astype(np.float32)
-    leak, other = panel.feature_names.index("leak"), 1 - panel.feature_names.index("leak")
-    features = panel.features.copy()
-    features[..., leak] *= sign
-    features[..., other] = sign
-    return replace(panel, features=features)
 
 
 @pytest.mark.thorough
