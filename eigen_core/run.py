@@ -4,7 +4,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -295,7 +295,7 @@ class _Trainer:
             logger.warning("Run '%s' is not all in the store: resume it here for the rest. %s", self.run.name, error)
 
 
-class _Plots:
+class _Plots(AbstractContextManager["_Plots"]):
     """Draws the plots of a training in another process during the next generation; a context manager.
 
     If plots cannot be drawn, a warning is logged and the training continues.
@@ -307,9 +307,6 @@ class _Plots:
         self._drawing: Drawing | None = None
         # The generation after which the plots are drawn; None: `begin` has not been called.
         self._generation: int | None = None
-
-    def __enter__(self) -> "_Plots":
-        return self
 
     def __exit__(self, *error: object) -> None:
         if self._drawing is not None:

@@ -9,10 +9,10 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Protocol, TypeVar
 
 from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.common.errors import InputError
@@ -143,7 +143,7 @@ class _TrackerThread:
         )
 
 
-class TrackerListener(Listener):
+class TrackerListener(Listener, AbstractContextManager["TrackerListener"]):
     """Writes the metrics of each checkpoint to the run's trackers; a context manager that waits for them on exit.
 
     At the start, trackers receive the generations of earlier processes. A tracker that fails causes one warning; the
@@ -156,9 +156,6 @@ class TrackerListener(Listener):
     def __init__(self, config: Config, location: RunLocation, warn: Callable[[str], None]) -> None:
         names = dict.fromkeys(config.reporting.trackers)
         self._threads = [_TrackerThread(name, tracker_class(name)(location, config), warn) for name in names]
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -4,10 +4,10 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from itertools import pairwise, starmap
-from typing import Any, Self
+from typing import Any
 
 import torch
 from distributed import KilledWorker
@@ -46,7 +46,7 @@ _PATIENCE_SECONDS = 20.0
 _FIRST_WORKER_SECONDS = 60.0
 
 
-class WorkerExecutor:
+class WorkerExecutor(AbstractContextManager["WorkerExecutor"]):
     """Computes agents on the workers of a scheduler. Implements `Executor`; a context manager.
 
     Each worker keeps the run's task and learner. Workers on this machine read the replay buffer of this process; on
@@ -76,9 +76,6 @@ class WorkerExecutor:
         self._starting: dict[str, tuple[Worker, Future[None]]] = {}
         self._lost: dict[str, WorkerLostError] = {}
         self._client = WorkerClient(scheduler)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_error: object) -> None:
         self._release()

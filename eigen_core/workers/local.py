@@ -8,9 +8,10 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import count as count_from
-from typing import IO, Any, Self
+from typing import IO, Any
 
 import dask
 from distributed import LocalCluster, Scheduler, SchedulerPlugin, Security
@@ -60,7 +61,7 @@ class _DroppedWorkers(SchedulerPlugin):
         self.names.add(self._name_at.pop(worker))
 
 
-class LocalWorkers:
+class LocalWorkers(AbstractContextManager["LocalWorkers"]):
     """A scheduler in this process, and `count` worker processes of one thread each; a context manager.
 
     The workers end with this process, even if it is killed. A connection can run code in them, and every user of this
@@ -148,9 +149,6 @@ class LocalWorkers:
             command, env=environment, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True
         )
         return _Worker(process, name, gpu, log, stop_with_this_process(process.pid, _ENDING_SECONDS))
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_error: object) -> None:
         workers = list(self._workers.values())

@@ -6,7 +6,7 @@ import os
 import re
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self
@@ -95,7 +95,7 @@ def stopped_gently() -> Iterator[None]:
 _RUN_LOGGERS = ("prefect.flow_runs", "prefect.task_runs")
 
 
-class Display(Listener):
+class Display(Listener, AbstractContextManager["Display"]):
     """Prints one line for each generation, for files and pipes; stops a training between two phases after a signal.
 
     Attributes:
@@ -107,9 +107,6 @@ class Display(Listener):
         self.signals = signals or StopSignals()
         self.has_begun = False
         self._steps = 0
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         pass
