@@ -165,7 +165,9 @@ class Run:
         """Values of the run's latest configuration as stored; others may have changed them, so they are not trusted."""
         begun = self._begun_values
         trained = begun if self.newest is None else self.newest[1].config
-        return journals.requested_config(self.location, self.generation) or trained
+        last = journals.REQUESTS.read(self.location)[-1:]
+        requested = next((request.config for request in last if request.generation == self.generation), None)
+        return requested or trained
 
     @cached_property
     def config(self) -> Config:
@@ -324,7 +326,8 @@ class Run:
     def keep_request(self, config: Config) -> None:
         """Record `config` as the run's latest until a checkpoint contains it; this process must hold the run's lock."""
         if self.config != config:
-            journals.remember_request(self.location, self.generation, stored_values(config))
+            request = journals.Request(generation=self.generation, config=stored_values(config))
+            journals.REQUESTS.append(self.location, request)
         journals.remember_own_settings(self.location, config.market.data)
 
     @contextmanager

@@ -1,7 +1,7 @@
 """Journals (lists of events) beside a run's checkpoints: attempts, stops, requests; and memory reports."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Generic, TypeVar
@@ -124,17 +124,7 @@ class Request(Record):
     config: dict[str, JsonValue]
 
 
-_REQUESTS = Journal("requests.json", Request)
-
-
-def remember_request(location: RunLocation, generation: int, config: Mapping[str, JsonValue]) -> None:
-    """Record the configuration with which a run continues after `generation`, until a checkpoint contains it."""
-    _REQUESTS.append(location, Request(generation=generation, config=dict(config)))
-
-
-def requested_config(location: RunLocation, generation: int) -> dict[str, JsonValue] | None:
-    last = _REQUESTS.read(location)[-1:]
-    return next((request.config for request in last if request.generation == generation), None)
+REQUESTS = Journal("requests.json", Request)
 
 
 def write_memory_report(location: RunLocation, report: "MemoryReport", generation: int, phase: str) -> Path:
