@@ -59,6 +59,11 @@ class EpisodeResults:
     training: Rollout
     fixed: Rollout
 
+    @property
+    def transitions(self) -> Mapping[str, Tensor]:
+        assert self.training.transitions is not None
+        return self.training.transitions
+
     @classmethod
     def of(cls, rollout: Rollout, training: int) -> "EpisodeResults":
         """Split a rollout: the first `training` episodes of each agent are training episodes, the others fixed."""

@@ -17,7 +17,7 @@ from eigen_core.checkpoint.tensors import tensors_sha256
 from eigen_core.common.progress import report_progress
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.records import GenerationRecord, HoldoutResult, ancestors_after
-from eigen_core.generation.executor import EpisodeResults, Episodes
+from eigen_core.generation.executor import Episodes
 from eigen_core.generation.state import EvaluationResult, TrainingState
 from eigen_core.learning.fitness import Champion, fitness_and_scores, spread_starts
 from eigen_core.learning.population_method import GenerationResult
@@ -70,10 +70,10 @@ def evaluate(state: TrainingState) -> EvaluationResult:
     if episodes.generation == 1 and state.heads.whole_episodes and state.task_state:
         # Agents that learn from their own episodes must learn by the moments with which these were played. Without
         # them, 9 to 15 % of the first probability ratios of preset pendulum-ppo are beyond the clip (seeds 1 to 3).
-        rows = _stored(state.executor.play(state.population, episodes))
+        rows = state.executor.play(state.population, episodes).transitions
         episodes = replace(episodes, task_state=state.task.state_after(state.task_state, rows))
     played = state.executor.play(state.population, episodes)
-    rows = _stored(played)
+    rows = played.transitions
     with_noise = None if episodes.random else played.training.rewards
     fitness, validations, scores = fitness_and_scores(
         state.config.evaluation, with_noise, played.fixed.rewards, episodes.fixed, state.task.episode_steps
@@ -92,12 +92,6 @@ def evaluate(state: TrainingState) -> EvaluationResult:
     champion = _champion_after(state, result, played_by)
     state.commit(replay=state.replay.appended(rows), champion=champion, evaluated=result, task_state=played_by)
     return result
-
-
-def _stored(played: EpisodeResults) -> Mapping[str, Tensor]:
-    rows = played.training.transitions
-    assert rows is not None
-    return rows
 
 
 def _champion_after(state: TrainingState, result: EvaluationResult, played_by: Mapping[str, Tensor]) -> Champion:

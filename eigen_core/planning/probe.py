@@ -234,9 +234,7 @@ class _PhaseProbe:
         groups = -(-agents // len(self.players))
 
         def play() -> Mapping[str, Tensor]:
-            rows = state.executor.play(population, next_episodes(state).rows(group)).training.transitions
-            assert rows is not None
-            return rows
+            return state.executor.play(population, next_episodes(state).rows(group)).transitions
 
         seconds, rows = self._timed(play)
         if seconds < _SHORT_SECONDS:

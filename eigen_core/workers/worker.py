@@ -132,10 +132,8 @@ class WorkerAgents:
         """Play `episodes` with `task_state`, which they lack; return results without transitions, and these."""
         population = Population.from_tensors(to_tensors(agents), self._device)
         played = self._computer.play(population, replace(episodes, task_state=to_tensors(task_state, self._device)))
-        recorded = played.training.transitions
-        assert recorded is not None
         # A tensor inside another object would be copied several times on its way.
-        return replace(played, training=replace(played.training, transitions=None)), to_arrays(recorded)
+        return replace(played, training=replace(played.training, transitions=None)), to_arrays(played.transitions)
 
     def share_replay(self, transitions: SentTransitions) -> SharedTransitions | None:
         """Append transitions to this worker's replay; return its shared memory, None if other workers cannot map it."""
