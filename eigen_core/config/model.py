@@ -281,18 +281,14 @@ class Config(Section):
                 "replay.actions float16 holds numbers up to 65,504, and trading.max_coefficient is empty, no bound: "
                 "give a bound, or choose float32"
             )
-        too_long = [scale for scale in self.network.scales if scale > self.market.window]
-        if self.network.encoder == "filter_bank" and too_long:
-            raise ValueError(
-                f"network.scales has {too_long[0]} days but market.window is {self.market.window}: "
-                "a filter may not reach further back than the window"
-            )
-        too_long = [scale for scale in self.network.linear_scales if scale > self.market.window]
-        if too_long:
-            raise ValueError(
-                f"network.linear_scales has {too_long[0]} days but market.window is {self.market.window}: "
-                "an average may not reach further back than the window"
-            )
+        filters = self.network.scales if self.network.encoder == "filter_bank" else ()
+        averages = self.network.linear_scales
+        for name, what, scales in (("scales", "a filter", filters), ("linear_scales", "an average", averages)):
+            if too_long := [scale for scale in scales if scale > self.market.window]:
+                raise ValueError(
+                    f"network.{name} has {too_long[0]} days but market.window is {self.market.window}: "
+                    f"{what} may not reach further back than the window"
+                )
         if self.market.validation_days < self.trading.episode_days:
             raise ValueError(
                 f"market.validation_days {self.market.validation_days} is shorter than an episode of "
