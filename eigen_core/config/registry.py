@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from datetime import date
 from importlib import import_module
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -129,9 +130,7 @@ def has_prices(task: str) -> bool:
 
 def load_class(choices: Mapping[str, str], name: str) -> object:
     """Import and return the class of `name` in a table of this module; only when called: it may import torch."""
-    module, _, found = choices[name].partition(":")
-    value: object = getattr(import_module(module), found)
-    return value
+    return resolve_name(choices[name])
 
 
 def tracker_class(name: str) -> Any:  # noqa: ANN401 - a `Tracker`, which is above this package
