@@ -65,7 +65,8 @@ class RequestGuard:
                 "Prefect's server does not accept this host name. Use its IP address (127.0.0.1), or start it with "
                 "PREFECT_UI_API_URL set to an address with this name."
             )
-        if any(not self._may_ask(origin, hosts[0]) for origin in origins):
+        allowed = self._origins | {f"http://{hosts[0]}", f"https://{hosts[0]}"}
+        if "*" not in allowed and not allowed.issuperset(origins):
             return (
                 "Prefect's server only answers its own pages. To allow others, start it with "
                 "PREFECT_SERVER_CORS_ALLOWED_ORIGINS set to their origins, such as https://example.org:8080."
@@ -78,9 +79,6 @@ class RequestGuard:
         except ValueError:
             return False
         return name is not None and (self._names is None or name in self._names or _is_address(name))
-
-    def _may_ask(self, origin: str, host: str) -> bool:
-        return not self._origins.isdisjoint({"*", origin}) or origin in (f"http://{host}", f"https://{host}")
 
 
 def _is_address(name: str) -> bool:
