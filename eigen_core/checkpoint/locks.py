@@ -37,6 +37,7 @@ logger = logging.getLogger(__name__)
 _TRY_SECONDS = 0.5
 _PAUSE_SECONDS = 0.05
 _PROC = Path("/proc")
+_NAMESPACE = "self/ns/pid"
 _STATE, _STARTED = 0, 19
 _ENDED = ("Z", "X", "x")
 
@@ -86,7 +87,7 @@ class ProcessIdentity(BaseModel):
             host=socket.gethostname(),
             pid=pid,
             boot=_boot(),
-            namespace=_namespace(),
+            namespace=_link(_NAMESPACE),
             started=None if status is None else status[1],
         )
 
@@ -111,7 +112,7 @@ class ProcessIdentity(BaseModel):
 
     def _is_of_this_machine(self) -> bool:
         known = None not in (self.boot, self.namespace, self.started) and self.pid > 0
-        return known and (self.boot, self.namespace) == (_boot(), _namespace()) and _sees_itself()
+        return known and (self.boot, self.namespace) == (_boot(), _link(_NAMESPACE)) and _sees_itself()
 
     def _status_here(self) -> tuple[str, int] | None:
         return _status(self.pid) if self._is_of_this_machine() else None
@@ -221,10 +222,6 @@ def _link(name: str) -> str | None:
         return os.readlink(_PROC / name)
     except OSError:
         return None
-
-
-def _namespace() -> str | None:
-    return _link("self/ns/pid")
 
 
 def _sees_itself() -> bool:
