@@ -14,6 +14,7 @@ from torch import Tensor
 
 from eigen_core.common.process import MKL_MODE, STRICT, TORCH_CAPABILITY, Instructions, use_instructions
 from eigen_core.common.records import Arithmetic
+from eigen_core.machine.performance import computing_threads
 
 logger = logging.getLogger(__name__)
 
@@ -104,11 +105,8 @@ def warn_if_hardware_differs(computed_by: Arithmetic | None, generation: int, de
 
 def is_batch_invariant(device: torch.device) -> bool:
     """Test (in milliseconds) if products and sums have the same bits for any number of agents, rows and threads."""
-    threads = torch.get_num_threads()
-    try:
+    with computing_threads(torch.get_num_threads()):
         return all(_keeps_bits(*sizes, device) for sizes in _PRODUCTS)
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _keeps_bits(agents: int, rows: int, summed: int, columns: int, device: torch.device) -> bool:
