@@ -396,8 +396,16 @@ def _wait_until_free(client: SyncPrefectClient, api: str, say: Say) -> None:
         say(f"waiting for the end of flow run {active.name}")
         time.sleep(_POLL_SECONDS)
     occupying = active or waiting_flow_run(client)
-    if occupying is not None:
-        raise InputError(_occupied(occupying, page_of(api, str(occupying.id))))
+    if occupying is None:
+        return
+    run, page = trained_run(occupying), page_of(api, str(occupying.id))
+    what = f"Run '{run}'" if run else "A run"
+    waits = occupying.state is not None and occupying.state.is_scheduled()
+    does = "was launched before and waits for a worker" if waits else "is being trained"
+    raise InputError(
+        f"{what} {does} (flow run {occupying.name}, {page}), and only one is trained at a time: wait until it has "
+        f"ended, or cancel it in that page or with `prefect flow-run cancel {shlex.quote(str(occupying.id))}`."
+    )
 
 
 def _create(
@@ -410,17 +418,6 @@ def _create(
         raise InputError(
             f"The server refuses the run: {detail} If Eigen was updated, call `eigen down`, then `eigen up`."
         ) from error
-
-
-def _occupied(active: FlowRun, page: str) -> str:
-    run = trained_run(active)
-    what = f"Run '{run}'" if run else "A run"
-    waits = active.state is not None and active.state.is_scheduled()
-    does = "was launched before and waits for a worker" if waits else "is being trained"
-    return (
-        f"{what} {does} (flow run {active.name}, {page}), and only one is trained at a time: wait until it has ended, "
-        f"or cancel it in that page or with `prefect flow-run cancel {shlex.quote(str(active.id))}`."
-    )
 
 
 def enter() -> dict[str, str]:
