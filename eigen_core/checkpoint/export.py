@@ -28,7 +28,7 @@ from eigen_core.checkpoint.manifest import Manifest, reading_part
 from eigen_core.checkpoint.run_contents import RunContents
 from eigen_core.checkpoint.tensors import read_tensors
 from eigen_core.common.errors import InputError
-from eigen_core.common.files import explained, replacing
+from eigen_core.common.files import explained, write_file
 from eigen_core.common.text import without_credentials
 from eigen_core.config.stored import current_values
 
@@ -95,8 +95,7 @@ def _write(contents: RunContents, path: Path, manifest: Manifest) -> None:
         "config": _TEXT.sub(lambda text: f'"{without_credentials(text[1])}"', config),
         "facts": canonical_json(description).decode("ascii"),
     }
-    with explained("write", path), replacing(path) as target:
-        target.write(safetensors.torch.save({"weights": weights}, metadata))
+    write_file(path, safetensors.torch.save({"weights": weights}, metadata))
 
 
 def stored_weights(contents: RunContents, manifest: Manifest, stem: str) -> torch.Tensor:

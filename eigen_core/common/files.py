@@ -124,6 +124,12 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             sync_folder(path.parent)
 
 
+def write_file(path: Path, content: bytes, instead: str = "choose another path") -> None:
+    """Write a file in place of one that may exist (`replacing`); `instead`, and its errors: see `explained`."""
+    with explained("write", path, instead), replacing(path) as file:
+        file.write(content)
+
+
 @contextmanager
 def temporary_file(folder: Path) -> Iterator[tuple[BinaryIO, Path]]:
     """Open a new hidden file in `folder` and yield it with its path; delete it afterwards unless it was renamed."""

@@ -19,7 +19,7 @@ from eigen_core.checkpoint.manifest import Manifest
 from eigen_core.checkpoint.run_contents import RunContents
 from eigen_core.checkpoint.store_location import command_for
 from eigen_core.common.errors import InputError
-from eigen_core.common.files import explained, make_folder, open_regular_file, replacing
+from eigen_core.common.files import explained, make_folder, open_regular_file, write_file
 from eigen_core.common.process import default_cache_root
 from eigen_core.config import AccountConfig, Config
 from eigen_core.config.registry import Date
@@ -113,8 +113,7 @@ def _mark_of(path: Path) -> Path:
 
 def write_ledger(ledger: ActLedger, path: Path) -> None:
     """Write the ledger with a checksum, replacing the file atomically; raise `InputError` if it cannot be written."""
-    with explained("write", path, _ANOTHER_FILE), replacing(path) as target:
-        target.write(checksummed({**ledger.model_dump(mode="json"), "format": "eigen act 2"}))
+    write_file(path, checksummed({**ledger.model_dump(mode="json"), "format": "eigen act 2"}), _ANOTHER_FILE)
     mark = _mark_of(path)
     try:
         make_folder(mark.parent)

@@ -15,7 +15,7 @@ from eigen_core.checkpoint.manifest import Manifest
 from eigen_core.checkpoint.run_contents import RunContents
 from eigen_core.checkpoint.store_location import open_store
 from eigen_core.common.errors import InputError
-from eigen_core.common.files import explained, replacing
+from eigen_core.common.files import write_file
 from eigen_core.common.records import parse_history
 from eigen_core.common.text import count, quoted
 from eigen_core.config import Config
@@ -320,6 +320,4 @@ def write_table(table: pd.DataFrame, stem: Path) -> None:
     """Write a table as `stem`.csv and `stem`.parquet; raise `InputError` if the files cannot be written."""
     contents = {".csv": table.to_csv(index=False).encode(), ".parquet": table.to_parquet(index=False)}
     for suffix, content in contents.items():
-        path = stem.with_suffix(suffix)
-        with explained("write", path), replacing(path) as target:
-            target.write(content)
+        write_file(stem.with_suffix(suffix), content)

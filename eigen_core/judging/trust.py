@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from scipy.stats import binomtest
 
 from eigen_core.common.errors import FOLLOWS, InputError, Next, end_of
-from eigen_core.common.files import explained, open_regular_file, replacing
+from eigen_core.common.files import explained, open_regular_file, write_file
 from eigen_core.common.records import Record
 from eigen_core.common.text import count, percent
 from eigen_core.config import Config
@@ -289,5 +289,4 @@ def _content_of(path: Path) -> bytes:
 
 
 def _write(path: Path, document: object) -> None:
-    with explained("write", path, _ANOTHER_FOLDER), replacing(path) as file:
-        file.write((json.dumps(document, indent=2) + "\n").encode())
+    write_file(path, (json.dumps(document, indent=2) + "\n").encode(), _ANOTHER_FOLDER)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from eigen_core.common.errors import InputError
-from eigen_core.common.files import require_place
+from eigen_core.common.files import require_place, write_file
 from eigen_core.judging.run_backtests import Backtest, play
 from eigen_core.reporting.report import (
     basis_of_metrics,
@@ -16,7 +16,6 @@ from eigen_core.reporting.report import (
     metrics_table,
     page,
     rows_table,
-    write_page,
     yearly_table,
 )
 from eigen_core.reporting.report_plots import NAMES, equity_plot, variable
@@ -123,5 +122,5 @@ def write_comparison(
             )
     compared = Comparison({run: judged() for run, (_, judged) in played.items()}, file)
     if file is not None:
-        write_page(comparison_page(compared), file)
+        write_file(file, comparison_page(compared).encode())
     return compared

@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from eigen_core.checkpoint.run_contents import no_such_run
 from eigen_core.checkpoint.store_location import open_store
 from eigen_core.common.errors import InputError
-from eigen_core.common.files import explained, replacing, require_place
+from eigen_core.common.files import require_place, write_file
 from eigen_core.common.text import count, listed, money, number, percent, ratio
 from eigen_core.config import Config
 from eigen_core.config.explain import explain, settings
@@ -336,13 +336,8 @@ def write_report(
         report = report_of_walk(play_walk(load_walk(store, name, settings)))
     else:
         report = report_of(backtest(store, name, span=span, agent=agent, settings=settings), status_of(store, name))
-    write_page(report_page(report), file)
+    write_file(file, report_page(report).encode())
     return report
-
-
-def write_page(page: str, file: Path) -> None:
-    with explained("write", file), replacing(file) as opened:
-        opened.write(page.encode())
 
 
 def report_of(played: Backtest, status: RunStatus) -> Report:

@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 from eigen_core.checkpoint.store import check_run_name
+from eigen_core.common.files import write_file
 from eigen_core.common.text import percent
 from flows.cli import run_jobs
 from flows.cli.common import Json, RunOptions, RunsOn, examples, number, require_addresses, run_options
@@ -123,7 +124,7 @@ def walk(
         write_walk,
     )
     from eigen_core.market import build_panel
-    from eigen_core.reporting.report import report_of_walk, report_page, write_page
+    from eigen_core.reporting.report import report_of_walk, report_page
     from eigen_core.runs.handle import Run
 
     with progress_shown(console) as display:
@@ -152,7 +153,7 @@ def walk(
         in_threads(partial(train, job) for job in jobs_left)
     result = play_walk(planned)
     folder = write_walk(result)
-    write_page(report_page(report_of_walk(result)), folder / "report.html")
+    write_file(folder / "report.html", report_page(report_of_walk(result)).encode())
     print_result(as_json, walk_document, print_walk, result, folder)
 
 

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from eigen_core.checkpoint.locks import FileLock, ProcessIdentity
 from eigen_core.checkpoint.store_location import is_remote, store_from_environment
 from eigen_core.common.errors import InputError, Stopped
-from eigen_core.common.files import ForeignPlaceError, explained, open_to_append, place, replacing
+from eigen_core.common.files import ForeignPlaceError, explained, open_to_append, place, write_file
 from eigen_core.common.process import default_cache_root
 from eigen_core.config import Config, merge
 from eigen_core.config.loading import changed, values_of_environment
@@ -283,8 +283,7 @@ class StateDirectory:
         return self.path / f"{name}.json"
 
     def _replace(self, path: Path, text: str) -> None:
-        with explained("write", path, "set EIGEN_HOME or EIGEN_CACHE to another folder"), replacing(path) as file:
-            file.write(f"{text}\n".encode())
+        write_file(path, f"{text}\n".encode(), "set EIGEN_HOME or EIGEN_CACHE to another folder")
 
 
 def absolute_store(store: str, folder: Path) -> str:
