@@ -145,6 +145,11 @@ def json_or_text(text: str) -> JsonValue:
     return value
 
 
+def text_or_json(value: object) -> str:
+    """Return a value as JSON, but a text as it is; `json_or_text` parses it again."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
 def quoted(value: object) -> str:
     """Return a value as text in quotes, on one line and cut off after 40 characters; of None only the quotes."""
     text = value if isinstance(value, str) else "" if value is None else _BOUNDED.repr(value)

@@ -4,7 +4,6 @@ A trial is one set of settings, trained with each seed as an ordinary run of the
 to the runs. The result of a trial comes from the histories of its runs: the mean validation fitness of their champions.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -18,7 +17,7 @@ from optuna.trial import TrialState, create_trial
 
 from eigen_core.common.errors import End, InputError
 from eigen_core.common.randomness import keyed_generator
-from eigen_core.common.text import quoted
+from eigen_core.common.text import quoted, text_or_json
 from eigen_core.config import Config
 from eigen_core.config.explain import flatten, settings
 from eigen_core.config.loading import load_config, parse_assignments
@@ -110,7 +109,7 @@ def _values_of(distribution: Any) -> Sequence[Any]:  # noqa: ANN401 - Optuna's
 
 
 def as_settings(values: Mapping[str, Any]) -> list[str]:
-    return [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in values.items()]
+    return [f"{key}={text_or_json(value)}" for key, value in values.items()]
 
 
 class Study:

@@ -1,6 +1,5 @@
 """The report of a run or a walk: verdict, settings, tables and plots in one HTML file without network or script."""
 
-import json
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from eigen_core.checkpoint.run_contents import no_such_run
 from eigen_core.checkpoint.store_location import open_store
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import require_place, write_file
-from eigen_core.common.text import count, listed, money, number, percent, ratio
+from eigen_core.common.text import count, listed, money, number, percent, ratio, text_or_json
 from eigen_core.config import Config
 from eigen_core.config.explain import explain, settings
 from eigen_core.config.machine_settings import MACHINE_SETTINGS
@@ -154,7 +153,7 @@ def _option_text(value: object) -> str:
         return ""
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return ",".join(value)
-    return value if isinstance(value, str) else json.dumps(value)
+    return text_or_json(value)
 
 
 UNDEFINED = "–"

@@ -3,7 +3,6 @@
 The history in the checkpoints is authoritative: a tracker adds the values that its own records lack.
 """
 
-import json
 import math
 import os
 import threading
@@ -18,7 +17,7 @@ from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import ForeignPlaceError, open_to_append, place
 from eigen_core.common.records import GenerationRecord, Record, Telemetry
-from eigen_core.common.text import without_credentials
+from eigen_core.common.text import text_or_json, without_credentials
 from eigen_core.config import Config
 from eigen_core.config.explain import flatten
 from eigen_core.config.registry import tracker_class
@@ -257,9 +256,7 @@ class MlflowTracker:
         self._experiment = settings.mlflow_experiment
         self._tags = {RUN_TAG: location.name, STORE_TAG: location.store.url}
         values = flatten(config.model_dump(mode="json"))
-        self._parameters = {
-            key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()
-        }
+        self._parameters = {key: text_or_json(value) for key, value in values.items()}
         self._generations = config.generations
         # Id of the MLflow run and its last generation; None: `write` must read its values.
         self._written: tuple[str, int] | None = None

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from eigen_core.common.errors import InputError, StoppedByMemory
-from eigen_core.common.text import rough_duration, size
+from eigen_core.common.text import rough_duration, size, text_or_json
 from flows.cli.common import (
     EXIT_MEMORY,
     LARGEST,
@@ -300,14 +300,10 @@ def print_settings(console: Console, config: "Config") -> None:
         having = "" if row else f" With {', '.join(setting.variants)}."
         table.add_row(
             setting.key,
-            (_value(row.value) + unit if row else "", "bold" if marked else ""),
-            _value(row.setting.default) if row and marked else "",
+            (text_or_json(row.value) + unit if row else "", "bold" if marked else ""),
+            text_or_json(row.setting.default) if row and marked else "",
             f"{setting.meaning} Give {setting.accepts}.{having}",
             ends_section=section != following,
         )
     table.print(console)
     print_line(console, "Bold: values that the preset changes. Change a setting: eigen train --set KEY=VALUE")
-
-
-def _value(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
