@@ -102,7 +102,6 @@ _OF_THIS_MACHINE = (*MACHINE_SETTINGS, "device", "cuda_graphs", "threads", "work
 def settings_of(config: Config) -> list[Setting]:
     """Return all settings of a run, with the preset's values that differ; of a path only its last part, its name."""
     preset = {row.setting.key: row.value for row in explain(Config(preset=config.preset))}
-    rows = explain(config)
     return [
         Setting(
             row.setting.key,
@@ -111,7 +110,7 @@ def settings_of(config: Config) -> list[Setting]:
             if row.source == "given" and row.setting.key not in _OF_THIS_MACHINE
             else None,
         )
-        for row in rows
+        for row in explain(config)
     ]
 
 
@@ -166,26 +165,24 @@ _TRADE_COLUMNS = ("Symbol", "Bought", "Sold", "Exit", "Shares", "Paid", "Receive
 # Returns of this size get the full shade.
 _FULL_MONTH, _FULL_YEAR = 0.08, 0.30
 
-
-def _fraction(value: float) -> str:
-    return percent(value, 2)
-
+_fraction = partial(percent, digits=2)
+_whole = partial(percent, digits=0)
 
 METRICS: dict[str, tuple[str, Callable[[float], str]]] = {
     "total_return": ("Total Return", _fraction),
     "cagr": ("CAGR", _fraction),
     "volatility": ("Volatility (ann.)", _fraction),
     "sharpe": ("Sharpe", ratio),
-    "probabilistic_sharpe": ("Prob. Sharpe Ratio", partial(percent, digits=0)),
+    "probabilistic_sharpe": ("Prob. Sharpe Ratio", _whole),
     "sortino": ("Sortino", ratio),
     "calmar": ("Calmar", ratio),
     "max_drawdown": ("Max Drawdown", _fraction),
     "longest_drawdown_days": ("Longest DD Days", money),
     "ulcer_index": ("Ulcer Index", lambda value: f"{value:.3f}"),
     "expected_shortfall": ("Expected Shortfall (5 %)", _fraction),
-    "time_in_market": ("Time in Market", partial(percent, digits=0)),
+    "time_in_market": ("Time in Market", _whole),
     "turnover": ("Turnover (a year)", ratio),
-    "win_days": ("Win Days", partial(percent, digits=0)),
+    "win_days": ("Win Days", _whole),
     "beta": ("Beta", ratio),
     "alpha": ("Alpha (ann.)", _fraction),
     "information_ratio": ("Information Ratio", ratio),
@@ -431,7 +428,6 @@ def facts_of(played: SpanResult, verdict: Verdict) -> list[Fact]:
     by_luck, by_timing = (f"by luck {percent(p)} {looks}" for p in (verdict.matched_pvalue, verdict.timing_pvalue))
     draws = f"of {len(matched.total_returns):,} {matched.description}; {by_luck}"
     per, made = "trade" if excess is None else excess.per, "trade" if played.weights is None else "order"
-    whole = partial(percent, digits=0)
     too_few = f"too few days: it needs {FEWEST_DAYS}" if len(played.curve.dates) < FEWEST_DAYS else None
     above = f"probability that Sharpe is above the best by luck of {count(verdict.looks, 'look')}"
     timing = None if played.by_timing else played.timing.quantile_of(figures.total_return)
@@ -440,11 +436,11 @@ def facts_of(played: SpanResult, verdict: Verdict) -> list[Fact]:
         Fact("Sharpe", _text(figures.sharpe, ratio), sharpe),
         Fact("Max Drawdown", percent(figures.max_drawdown), f"longest {count(figures.longest_drawdown_days, 'day')}"),
         Fact(f"Excess a {per}", UNDEFINED if excess is None else excess.short, count(len(played.trades), made)),
-        Fact("Earned more than", _text(matched.quantile_of(figures.total_return), whole), draws),
+        Fact("Earned more than", _text(matched.quantile_of(figures.total_return), _whole), draws),
         *(
             []
             if timing is None
-            else [Fact("Timing", whole(timing), f"of shifts of its decisions in time earned less; {by_timing}")]
+            else [Fact("Timing", _whole(timing), f"of shifts of its decisions in time earned less; {by_timing}")]
         ),
         Fact("Deflated Sharpe", _text(verdict.deflated_sharpe, percent), too_few or above),
         Fact("SPA p-value", _text(verdict.spa_pvalue, ratio), too_few or "against the best baseline (Hansen 2005)"),
