@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import typer
-from rich.console import Console
 
 from eigen_core.checkpoint.store import ANOTHER_FOLDER, LocalStore, StoreUnavailableError, call_with_timeout
 from eigen_core.checkpoint.store_location import is_remote, require_store, run_root
@@ -53,7 +52,10 @@ def doctor(*, options: RunOptions, as_json: Json = False) -> None:
     for finding in Doctor(config).findings():
         findings.append(finding)
         if not as_json:
-            _print_finding(console, finding)
+            style = {"ok": "green", "warning": "yellow", "failed": "bold red"}[finding.status]
+            print_line(console, (f"{finding.status:<9}", style), f"{finding.check:<{_CHECK_WIDTH}}{finding.found}")
+            if finding.advice:
+                print_line(console, f"{'':<{9 + _CHECK_WIDTH}}{finding.advice}")
     bad = Counter(finding.status for finding in findings)
     if as_json:
         print_json({"healthy": not bad["failed"], "checks": [asdict(finding) for finding in findings]})
@@ -63,13 +65,6 @@ def doctor(*, options: RunOptions, as_json: Json = False) -> None:
         print_line(console, f"All {len(findings)} checks passed: train with `eigen train`.")
     if bad["failed"]:
         raise typer.Exit(EXIT_OTHER)
-
-
-def _print_finding(console: Console, finding: "Finding") -> None:
-    style = {"ok": "green", "warning": "yellow", "failed": "bold red"}[finding.status]
-    print_line(console, (f"{finding.status:<9}", style), f"{finding.check:<{_CHECK_WIDTH}}{finding.found}")
-    if finding.advice:
-        print_line(console, f"{'':<{9 + _CHECK_WIDTH}}{finding.advice}")
 
 
 @dataclass(frozen=True)
