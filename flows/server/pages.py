@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
-from typing import Self
+from typing import Any, Self
 
 from prefect.exceptions import TerminationSignal
 from prefect.logging import get_run_logger
@@ -57,53 +57,39 @@ class RunPages(Listener):
         newest = session.location.local.newest_manifest() if state.generation else None
         written = None if newest is None else datetime.fromisoformat(newest.created)
         link = tables.link_to_run(session.location.store.url, self._run)
-        overview = tables.Overview(self._run, self._progress(training), link, checkpoint=written)
+        self._overview = tables.Overview(self._run, self._progress(training), link, checkpoint=written)
+        plots = {}
         if earlier := sorted(session.directory.plots.glob("*.png")):
             # A process that trained the run before has left these plots on this machine.
             drawn = datetime.fromtimestamp(earlier[0].stat().st_mtime, UTC)
-            when = f"drawn before this process began, {exact_clock(drawn)}"
-            overview = self._with_plots(overview, when, earlier)
-        self._overview = overview
-        self._renew(training)
+            plots = self._plots(f"drawn before this process began, {exact_clock(drawn)}", earlier)
         held = training.data
         data = tables.data_page(self._run, held.size, held.lines, held.parts)
-        self._show_overview()
+        self._show_overview(**self._news(training), **plots)
         self._markdown("data", lambda: data, f"Data of run {self._run}")
         self.show_plan(training.plan)
 
     def checkpointed(self, training: Training) -> None:
-        if self._overview is None:
-            return
-        self._overview = replace(self._overview, checkpoint=datetime.now(UTC))
-        self._renew(training)
-        self._show_overview()
+        self._show_overview(**self._news(training), checkpoint=datetime.now(UTC))
 
     def plotted(self, generation: int, paths: Sequence[Path]) -> None:
-        if self._overview is None or not paths:
-            return
-        self._overview = self._with_plots(self._overview, f"drawn after generation {generation}", paths)
-        self._show_overview()
+        if paths:
+            self._show_overview(**self._plots(f"drawn after generation {generation}", paths))
 
     def completed(self, training: Training, result: HoldoutResult | None) -> None:
-        if self._overview is None:
-            return
-        self._renew(training, is_complete=True)
+        news = self._news(training, is_complete=True)
         trend = " ".join(learning_sentences(training.state.history))
         results = [("Holdout", tables.holdout_sentence(result))] if result is not None else []
-        self._overview = replace(
-            self._overview, notes=[*results, *([("Trend", trend)] if trend else []), *self._overview.notes]
-        )
-        self._show_overview()
+        news["notes"] = [*results, *([("Trend", trend)] if trend else []), *news["notes"]]
+        self._show_overview(**news)
         # An error after this must not show the complete run as ended early.
         self._overview = None
 
     def ended(self, reason: str) -> None:
         """Show on the overview why the training ended before the run was complete; `reason` is a sentence."""
-        if self._overview is None:
-            return
-        progress = replace(self._overview.progress, now=datetime.now(UTC), ended=f"{reason[:1].upper()}{reason[1:]}")
-        self._overview = replace(self._overview, progress=progress)
-        self._show_overview()
+        if self._overview is not None:
+            ended = f"{reason[:1].upper()}{reason[1:]}"
+            self._show_overview(progress=replace(self._overview.progress, now=datetime.now(UTC), ended=ended))
 
     def memory_reported(self, report: MemoryReport) -> None:
         """Show a memory report at once, not by the reporter's thread: the training may be about to end."""
@@ -112,19 +98,18 @@ class RunPages(Listener):
                 description = f"Memory of run {self._run}: {report.headline}"
                 Artifacts().show(artifact_key(self._run, "memory"), report_markdown(report), description)
 
-    def _renew(self, training: Training, *, is_complete: bool = False) -> None:
-        assert self._overview is not None
+    def _news(self, training: Training, *, is_complete: bool = False) -> dict[str, Any]:
+        """Return those fields of the overview that change in a training."""
         state, uploads = training.state, training.session.uploads()
         telemetry = state.telemetry[-tables.SHOWN_GENERATIONS :]
         sent = [] if uploads is None else [("Uploads", str(uploads))]
-        self._overview = replace(
-            self._overview,
-            progress=self._progress(training, is_complete=is_complete),
-            history=state.history[-tables.SHOWN_GENERATIONS :],
-            telemetry=telemetry,
-            champion=tables.champion_card(state.history) if state.history else {},
-            notes=[*sent, *self._memory(training.guard, telemetry)],
-        )
+        return {
+            "progress": self._progress(training, is_complete=is_complete),
+            "history": state.history[-tables.SHOWN_GENERATIONS :],
+            "telemetry": telemetry,
+            "champion": tables.champion_card(state.history) if state.history else {},
+            "notes": [*sent, *self._memory(training.guard, telemetry)],
+        }
 
     def _memory(self, guard: MemoryGuard, telemetry: Sequence[Telemetry]) -> list[tuple[str, str]]:
         pressure, lines = guard.pressure(), self._config.memory
@@ -158,25 +143,26 @@ class RunPages(Listener):
             holdout_is_left=self._config.has_holdout and not is_complete,
         )
 
-    def _show_overview(self) -> None:
-        overview = self._overview
-        assert overview is not None
-        self._markdown("", overview.page, overview.line())
+    def _show_overview(self, **changes: Any) -> None:  # noqa: ANN401 - its fields
+        """Change the overview, if there is one, and let the reporter send it."""
+        if self._overview is not None:
+            self._overview = overview = replace(self._overview, **changes)
+            self._markdown("", overview.page, overview.line())
 
     def _markdown(self, kind: str, page: Callable[[], str], description: str) -> None:
         """Let the reporter send the artifact of this kind; its thread calls `page` for the markdown text."""
         key = artifact_key(self._run, kind)
         self._reporter.report(kind, lambda: self._pages.show(key, page(), description))
 
-    def _with_plots(self, overview: tables.Overview, when: str, paths: Sequence[Path]) -> tables.Overview:
+    def _plots(self, when: str, paths: Sequence[Path]) -> dict[str, str]:
         try:
             pictures = {path.stem: tables.picture_markdown(path) for path in paths}
         except OSError as error:
             get_run_logger().warning("The plots of run %s cannot be shown: %s", self._run, error)
-            return overview
+            return {}
         curve = pictures.pop(Path(tables.FITNESS_PLOT).stem, "")
         others = [f"### {name.capitalize()}\n\n{picture}\n" for name, picture in pictures.items()]
-        return replace(overview, curve=curve, plots="\n".join([f"## Plots, {when}\n", *others]))
+        return {"curve": curve, "plots": "\n".join([f"## Plots, {when}\n", *others])}
 
 
 def _reason(error: BaseException) -> str:
