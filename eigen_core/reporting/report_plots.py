@@ -39,27 +39,19 @@ from eigen_core.trading.metrics import drawdowns
 
 AGENT = "Agent"
 
-NAMES = {
-    "cash": "Cash",
-    "equal_weight": "Equal weight (held)",
-    "rebalanced": "Equal weight (daily)",
-    "momentum": "Momentum",
-    "reversal": "Reversal",
-    "classic": "Classic rule",
-    "ridge": "Ridge regression",
-    "initial_population": "Initial agents",
+_BASELINES = {
+    "cash": ("Cash", MUTED),
+    "equal_weight": ("Equal weight (held)", BLUE),
+    "rebalanced": ("Equal weight (daily)", SKY),
+    "momentum": ("Momentum", GREEN),
+    "reversal": ("Reversal", PURPLE),
+    "classic": ("Classic rule", ORANGE),
+    "ridge": ("Ridge regression", BROWN),
+    "initial_population": ("Initial agents", INK),
 }
+NAMES = {key: name for key, (name, _) in _BASELINES.items()}
 """Names of the baselines in reports, by their key in `SpanResult.baselines`."""
-BASELINE_COLOURS = {
-    "cash": MUTED,
-    "equal_weight": BLUE,
-    "rebalanced": SKY,
-    "momentum": GREEN,
-    "reversal": PURPLE,
-    "classic": ORANGE,
-    "ridge": BROWN,
-    "initial_population": INK,
-}
+BASELINE_COLOURS = {key: colour for key, (_, colour) in _BASELINES.items()}
 _WEIGHT_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, INK)
 _THIN, _THICK = 1.3, 2.4
 _DASHED = (0, (3.0, 2.0))
