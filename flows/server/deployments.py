@@ -5,7 +5,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from importlib.metadata import version
@@ -210,7 +210,7 @@ def resume_automation(deployment_id: UUID) -> AutomationCore:
         name=RESUME_NAME,
         description=f"After a flow run of {DEPLOYMENT} crashed, resumes the last requested run. From `eigen deploy`.",
         enabled=True,
-        trigger=_reaching(["Crashed"], deployment_id),
+        trigger=_trigger(deployment_id, {"prefect.flow-run.Crashed"}),
         actions=[RunDeployment(deployment_id=deployment_id, parameters={"resume": True})],
     )
 
@@ -221,14 +221,12 @@ def zombie_automation(deployment_id: UUID) -> AutomationCore:
         name=ZOMBIE_NAME,
         description=f"Marks a flow run of {DEPLOYMENT} as crashed when its heartbeats stop. From `eigen deploy`.",
         enabled=True,
-        trigger=EventTrigger(
+        trigger=_trigger(
+            deployment_id,
+            {_FLOW_RUNS, SUSPENDED_EVENT},
             after={"prefect.flow-run.heartbeat"},
-            expect={_FLOW_RUNS, SUSPENDED_EVENT},
-            match={"prefect.resource.id": _FLOW_RUNS},
-            match_related=_related_to(deployment_id),
             for_each={"prefect.resource.id"},
             posture=Posture.Proactive,
-            threshold=1,
             within=timedelta(seconds=SILENT_SECONDS),
         ),
         actions=[ChangeFlowRunState(state=StateType.CRASHED, message=f"No heartbeat for {SILENT_SECONDS:.0f} s.")],
@@ -283,27 +281,23 @@ def _alert_automation(deployment_id: UUID, block: UUID, ui: str) -> AutomationCo
         description="Calls the webhook eigen-alert when a training completes, crashes or fails. From `eigen alerts`.",
         enabled=True,
         # The server evaluates all automations again if one of them failed because the database was locked.
-        trigger=_reaching(_ALERTED_STATES, deployment_id).model_copy(
-            update={"for_each": {"prefect.resource.id", "prefect.state-name"}, "within": _ONCE}
+        trigger=_trigger(
+            deployment_id,
+            {f"prefect.flow-run.{state}" for state in _ALERTED_STATES},
+            for_each={"prefect.resource.id", "prefect.state-name"},
+            within=_ONCE,
         ),
         actions=[CallWebhook(block_document_id=block, payload=payload)],
     )
 
 
-def _reaching(states: Collection[str], deployment_id: UUID) -> EventTrigger:
+def _trigger(deployment_id: UUID, expect: set[str], **others: Any) -> EventTrigger:  # noqa: ANN401 - its fields
+    """Return a trigger by events of a deployment's flow runs. It uses the id: a name may not be unique."""
+    related = {"prefect.resource.role": "deployment", "prefect.resource.id": f"prefect.deployment.{deployment_id}"}
+    fields = {"posture": Posture.Reactive, "within": timedelta(0), **others}
     return EventTrigger(
-        expect={f"prefect.flow-run.{state}" for state in states},
-        match={"prefect.resource.id": _FLOW_RUNS},
-        match_related=_related_to(deployment_id),
-        posture=Posture.Reactive,
-        threshold=1,
-        within=timedelta(0),
+        expect=expect, match={"prefect.resource.id": _FLOW_RUNS}, match_related=related, threshold=1, **fields
     )
-
-
-def _related_to(deployment_id: UUID) -> dict[str, str | list[str]]:
-    """Return the filter for events of a deployment's flow runs. It uses the id: a name may not be unique."""
-    return {"prefect.resource.role": "deployment", "prefect.resource.id": f"prefect.deployment.{deployment_id}"}
 
 
 def _automations_named(client: SyncPrefectClient, name: str, deployment_id: UUID) -> list[Automation]:
