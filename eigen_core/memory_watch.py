@@ -53,12 +53,7 @@ class MemoryWatch:
     def watch_state(self, state: TrainingState) -> None:
         """Let memory reports name the parts of `state` that hold memory, without keeping `state` alive."""
         known = weakref.ref(state)
-
-        def owners() -> dict[str, object]:
-            held = known()
-            return {} if held is None else held.owners
-
-        self.guard.set_owners(owners)
+        self.guard.set_owners(lambda: getattr(known(), "owners", {}))
 
     def phases_of(self, generation: int) -> tuple[PhaseMemory, ...]:
         """Return the memory of each phase of a generation, in order; retries of a phase are combined with it."""
