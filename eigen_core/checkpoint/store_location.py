@@ -31,14 +31,12 @@ def gcs_location(store: str) -> GcsLocation | None:
             f"The store '{store}' cannot be used: runs are kept in a folder or on Google Cloud Storage. Give a path, "
             "such as 'runs', or a URL like gs://bucket/prefix."
         )
-    bucket, *parts = store.partition("://")[2].split("/")
+    bucket, *parts = store.partition("://")[2].rstrip("/").split("/")
     if not _BUCKET.fullmatch(bucket):
         raise InputError(
             f"The store '{store}' names no bucket: after gs:// comes a bucket's name, of 3 to 222 lower-case "
             "letters, digits, dashes, underscores and dots."
         )
-    while parts and not parts[-1]:
-        parts.pop()
     if not all(_PREFIX_PART.fullmatch(part) for part in parts):
         raise InputError(
             f"The store '{store}' has a prefix that cannot be used: between its slashes, use letters (a to z), "
