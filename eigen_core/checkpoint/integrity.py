@@ -37,7 +37,7 @@ DELETED_MARK = b"withdrawn\n"
 """Content of an object that reserves a manifest's name, so that no suspended process can create this manifest later."""
 _CHECKSUM = "checksum"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_MANIFEST = re.compile(rf"(?:{MANIFESTS})?(\d{{6,18}})-[0-9a-f]{{8}}\.json")
+_MANIFEST = re.compile(rf"(?:{MANIFESTS})?([0-9]{{6}}|[1-9][0-9]{{6,17}})-[0-9a-f]{{8}}\.json")
 
 
 def blob_name(sha256: str) -> str:
@@ -62,9 +62,7 @@ def manifest_name(generation: int, checksum: str) -> str:
 def generation_of(name: str) -> int | None:
     """Return the generation in a manifest's name, with or without `manifests/` before it; None for other names."""
     match = _MANIFEST.fullmatch(name)
-    if match is None or f"{int(match[1]):06d}" != match[1]:
-        return None
-    return int(match[1])
+    return None if match is None else int(match[1])
 
 
 def holdout_name(generation: int) -> str:
