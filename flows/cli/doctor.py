@@ -83,17 +83,8 @@ class Doctor:
 
     def findings(self) -> Iterator[Finding]:
         """Run the checks one after another and yield the finding of each; an exception becomes a finding `failed`."""
-        checks = {
-            "python": self._python,
-            "device": self._device,
-            "data": self._data,
-            "memory": self._memory,
-            "server": self._server,
-            "store": self._store,
-            "disk": self._disk,
-            "workers": self._workers,
-        }
-        for name, check in checks.items():
+        computing = (self._python, self._device, self._data, self._memory)
+        for check in (*computing, self._server, self._store, self._disk, self._workers):
             status: Status = "failed"
             advice = ""
             try:
@@ -106,7 +97,7 @@ class Doctor:
                 found, advice = "there is not enough memory for this check", "Raise the memory limit (ulimit -v)."
             except Exception as error:  # noqa: BLE001 - whatever is wrong is what the check is for
                 found = f"{type(error).__name__}: {_first_line(error)}"
-            yield Finding(name, status, found, advice)
+            yield Finding(check.__name__.removeprefix("_"), status, found, advice)
 
     def _python(self) -> Found:
         import torch
