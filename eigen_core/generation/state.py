@@ -208,12 +208,7 @@ def snapshot(state: TrainingState) -> Snapshot:
         generation=state.generation,
         noise_scale=state.noise_scale,
         mutation=dict(state.method_state.numbers),
-        champion={
-            "validation": champion.validation,
-            "score": champion.score,
-            "generation": champion.generation,
-            "agent": champion.agent,
-        },
+        champion={name: getattr(champion, name) for name in ("validation", "score", "generation", "agent")},
         panel=state.task.fingerprint,
         origin=_origin(state),
     )
