@@ -181,15 +181,13 @@ def run_importance(
     opened = Run.open(store, run)
     config = config_to_judge(opened, settings, sections=("market.",))
     weights, generation, panel = agents_on_market(opened, config, agent)
-    with computing_threads(config.threads):
-        task = _task(config, panel, weights.device)
-    expected = task.critic_layout.size + task.actor_layout.size
-    require_shape(weights, (len(weights), expected), run)
-    weights = weights.to(resolve_device(config.device))
     validation = panel.splits.validation
-    starts = spread_starts(panel.starts(panel.splits.validation, config), config.evaluation.validation_slices).tolist()
+    starts = spread_starts(panel.starts(validation, config), config.evaluation.validation_slices).tolist()
     days = range(max(validation.start - config.market.window + 1, 0), validation.stop)
     with computing_threads(config.threads):
+        task = _task(config, panel, weights.device)
+        require_shape(weights, (len(weights), task.critic_layout.size + task.actor_layout.size), run)
+        weights = weights.to(resolve_device(config.device))
         features, columns = importance(config, panel, weights, starts, days, draws)
     return RunImportance(
         run=run,
