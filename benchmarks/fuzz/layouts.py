@@ -264,7 +264,7 @@ def _hours(generator: Generator, folder: Path) -> Case:
     path = folder / "prices.csv"
     bars.assign(date=stamps.dt.tz_convert("UTC")).to_csv(path, index=False)
     expected = days.assign(high=np.maximum(days["open"], days["close"]), volume=7 * len(hours))
-    named = [] if coins else ["market.intraday=aggregate", f"market.time_zone={zone}"]
+    named = [] if coins else ["market.bar=1d", f"market.time_zone={zone}"]
     return Case(path, expected, named=named)
 
 

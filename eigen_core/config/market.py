@@ -6,7 +6,7 @@ import re
 import zoneinfo
 from collections import Counter
 from dataclasses import dataclass
-from datetime import date
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -14,7 +14,7 @@ from pydantic import Field, field_validator, model_validator
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import quoted
-from eigen_core.config.registry import Count, CountOrZero, Date, Fraction, NonNegative, Positive, Section, Text
+from eigen_core.config.registry import Count, CountOrZero, DateOrBar, Fraction, NonNegative, Positive, Section, Text
 
 Heading = Text | None
 
@@ -44,7 +44,7 @@ class ColumnsConfig(Section):
 
 @dataclass(frozen=True)
 class PriceEvent:
-    """A decision about the change of a symbol's price to a day (YYYY-MM-DD), see `market.events`.
+    """A decision about the change of a symbol's price to a day (YYYY-MM-DD) or bar (its end), see `market.events`.
 
     `kind` is `keep`, `drop`, `split`, `ends` or `renamed`; `ratio`: new shares for one old share in a split, else 1.
     """
@@ -65,7 +65,8 @@ class PriceEvent:
             ratio = fractions.Fraction(int(new or 1), int(old or 1))
             if not ratio or (kind is None) == (ratio == 1):
                 raise ValueError
-            return cls(symbol, str(date.fromisoformat(day)), kind or "split", ratio)
+            datetime.fromisoformat(day)
+            return cls(symbol, day, kind or "split", ratio)
         except (ValueError, ZeroDivisionError):
             raise ValueError(
                 f"market.events: {quoted(text)} is no event: write a symbol, a day and keep, drop, ends, renamed "
@@ -82,7 +83,9 @@ class PriceEvent:
         return f"{self.symbol} {self.day} {split if self.kind == 'split' else self.kind}"
 
 
-_EVENT = re.compile(r"(\S.*) (\d{4}-\d\d-\d\d) (?:(keep|drop|ends|renamed)|split (\d{1,6}):(\d{1,6}))", re.ASCII)
+_EVENT = re.compile(
+    r"(\S.*) (\d{4}-\d\d-\d\d(?:T\d\d:\d\d:\d\d)?) (?:(keep|drop|ends|renamed)|split (\d{1,6}):(\d{1,6}))", re.ASCII
+)
 
 
 class MarketConfig(Section):
@@ -127,9 +130,13 @@ class MarketConfig(Section):
     """Further features: `columns` (as above), and names of functions registered as entry points of `eigen.features`."""
     look_ahead: Literal["refuse", "allow"] = "refuse"
     """Whether to refuse or allow feature functions whose values on a day change when prices of later days do."""
-    intraday: Literal["refuse", "aggregate"] = "refuse"
-    """Whether to refuse intraday bars, or aggregate them to days from midnight to midnight in the exchange's time zone
-    (first open, highest high, lowest low, last close, summed volume)."""
+    bar: Literal["auto", "1m", "5m", "15m", "30m", "1h", "4h", "1d"] = "auto"
+    """Length of a bar; shorter ones are aggregated (first open, highest high, lowest low, last close, summed volume),
+    to `1d` from midnight to midnight in the exchange's time zone. `auto`: the length of the data. Settings that count
+    days count bars."""
+    bar_stamp: Literal["open", "close"] | None = None
+    """Whether timestamps of bars within a day mark the open or the close of their bar. Agents decide at its close.
+    Empty: as the data's vendor writes them; without a known vendor bars within a day are refused."""
     time_zone: Text | None = None
     """The exchange's time zone, such as `America/New_York`, in which the day of a timestamp with a time zone is taken.
     Empty: it is the date that the timestamp shows; timestamps in UTC must then be at midnight."""
@@ -141,10 +148,10 @@ class MarketConfig(Section):
     """Last days of the data, on which the champion is judged once, after training (days)."""
     purge_days: CountOrZero = 0
     """Days left out between training and validation, and as many between validation and any holdout (days)."""
-    first_date: Date | None = None
-    """First date of the prices that are used. Empty: the first date of the data."""
-    last_date: Date | None = None
-    """Last date of the prices that are used. Empty: the last date of the data."""
+    first_date: DateOrBar | None = None
+    """First date (or end of a bar) of the prices that are used. Empty: that of the data."""
+    last_date: DateOrBar | None = None
+    """Last date (or end of a bar) of the prices that are used. Empty: that of the data."""
     columns: ColumnsConfig = ColumnsConfig()
     """Headings of a file's columns, if they differ from the defaults and from known vendors' files."""
 

@@ -1,7 +1,7 @@
 """Types of settings: bounded numbers, dates, and registered tasks, learners, population methods, encoders, trackers."""
 
 from collections.abc import Mapping
-from datetime import date
+from datetime import datetime
 from importlib import import_module
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
@@ -25,7 +25,7 @@ Text = Annotated[str, Field(max_length=4_096, pattern=r"^[^\x00-\x1f\x7f]*$")]
 
 def _real_date(text: str) -> str:
     try:
-        date.fromisoformat(text)
+        datetime.fromisoformat(text)
     except ValueError:
         raise PydanticCustomError("date", "no date") from None
     return text
@@ -36,6 +36,12 @@ Date = Annotated[
     Field(pattern=r"^\d{4}-\d\d-\d\d$", json_schema_extra={"format": "date"}),
     AfterValidator(_real_date),
 ]
+DateOrBar = Annotated[
+    str,
+    Field(pattern=r"^\d{4}-\d\d-\d\d(T\d\d:\d\d:\d\d)?$", json_schema_extra={"format": "date"}),
+    AfterValidator(_real_date),
+]
+"""A date, or the end of a bar within a day."""
 
 # Not inline: the type checker then accepts a dictionary for a section, as pydantic does.
 _STRICT = ConfigDict(strict=True)

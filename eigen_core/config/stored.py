@@ -111,6 +111,12 @@ def _critic_of_the_fittest_in_version_17(values: dict[str, Any]) -> None:
         evolution.setdefault(name, "fittest")
 
 
+def _intraday_of_version_18(values: dict[str, Any]) -> None:
+    market, name = _section_of(values, "market.intraday")
+    if market.pop(name, "refuse") == "aggregate":
+        market.setdefault("bar", "1d")
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     _with_missing({"trading.bookkeeping": "exact"}),
     # Version 3 stored a default delay as None; the migration of version 10 turns it back into a number.
@@ -138,6 +144,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _linear_scales_of_version_15,
     _presets_of_version_16,
     _critic_of_the_fittest_in_version_17,
+    _intraday_of_version_18,
 )
 """Migrations from format version 1 to 2, from 2 to 3, and so on. Whoever renames or removes a setting, or adds one with
 a default that changes behaviour, adds a migration."""

@@ -326,7 +326,7 @@ def _require_ledger(kept: ActLedger, path: Path, champion: str, manifest: Manife
             f"champion is from generation {manifest.champion_generation}: name another file with --ledger."
         )
     last = kept.last_date
-    if date is not None and date < last:
+    if date is not None and date < last[:10]:
         raise InputError(f"{path} has orders up to {last}, which is after {date}: give {last} or a later date.")
 
 

@@ -415,7 +415,7 @@ class MarketBacktest(TaskBacktest[DecidedTrades, TradedAccounts]):
         own = weights.to(self.device)[None]
         decided = decide_trades(self._network, known, config, own, span)
         decided = _concat_trades([decided, DecidedTrades.none(1, 1, decided.asset.shape[2])], axis=1)
-        dates = np.append(self._dates(span), panel.dates[-1] + np.timedelta64(1, "D"))
+        dates = np.append(self._dates(span), panel.dates[-1] + np.diff(panel.dates).min())
         closes = known.last_close[: len(known_days)].cpu().numpy()
         accounts = trade_accounts(decided, known, dates, config.trading, config.account)
 
@@ -494,6 +494,12 @@ def _latest_exit(panel: Panel, sessions: NDArray[np.bool_], decided: int, asset:
     left = holding_days - int(sessions[decided + 1 :, asset].sum())
     if left <= 0:
         return None
+    if panel.dates.dtype != "datetime64[D]":
+        # As in the last week.
+        week = np.timedelta64(7, "D")
+        times = panel.dates[(panel.close[:, asset] > 0.0) & (panel.dates > panel.dates[-1] - week)]
+        weeks, place = divmod(left - 1, len(times))
+        return str(times[place] + (weeks + 1) * week)
     weekdays = np.bincount(weekdays_of(panel.dates[panel.close[:, asset] > 0.0]), minlength=7)
     mask = (weekdays > weekdays.max() / 2).tolist()
     return str(np.busday_offset(panel.dates[-1], left, roll="backward", weekmask=mask))

@@ -27,6 +27,7 @@ from eigen_core.judging.statistics import sharpe_ratio
 from eigen_core.judging.verdicts import Verdict, draws_for, judge_of
 from eigen_core.machine.performance import computing_threads
 from eigen_core.market import Panel, build_panel
+from eigen_core.market.formats import dates_of
 from eigen_core.runs.evaluation_log import Looks, keep_look, looks_at
 from eigen_core.runs.handle import Run, RunStatus, is_changeable
 from eigen_core.trading.equity import daily_rates, share_of
@@ -108,7 +109,7 @@ def play(
     # Whoever looks at parts of a holdout can choose among them, so looks at any of its days count.
     holdout = panel.splits.holdout
     of_family = {*days, *holdout} if set(days) & set(holdout) else days
-    family = str(panel.dates[min(of_family)]), str(panel.dates[max(of_family)])
+    family = [str(day) for day in dates_of(panel.dates[[min(of_family), max(of_family)]])]
     # Validations among which the agents were chosen on these days count as looks.
     choices = generation * config.population.size if set(days) & set(panel.splits.validation) else 0
     if draws is None:
@@ -284,7 +285,8 @@ def _days_between(panel: Panel, span: str) -> range:
         raise InputError(f"'{span}' is no span: write holdout, validation, or dates such as 2021-01-01:2021-12-31.")
     if first > last:
         raise InputError(f"'{span}' ends before it begins: swap the dates.")
-    start, stop = np.searchsorted(panel.dates, first), np.searchsorted(panel.dates, last, side="right")
+    dates = dates_of(panel.dates)
+    start, stop = np.searchsorted(dates, first), np.searchsorted(dates, last, side="right")
     return range(int(start), int(stop))
 
 

@@ -17,7 +17,7 @@ from eigen_core.machine.memory_usage import headroom_bytes, release_free_memory
 from eigen_core.market.cleaning import CleanPrices, clean_prices, prices_fingerprint
 from eigen_core.market.events import apply_events, refuse_suspicious, undecided_rows
 from eigen_core.market.features import PanelFeatures, Series, feature_functions, look_ahead_of_functions
-from eigen_core.market.formats import BAR
+from eigen_core.market.formats import BAR, dates_of
 from eigen_core.market.panel import Panel, Splits, load_panel, normalise, panel_fingerprint, store_panel
 from eigen_core.market.reading import Source, find_source, read_source
 from eigen_core.market.report import DataReport, describe_rows
@@ -169,7 +169,7 @@ def panel_of_clean_prices(prices: CleanPrices, market: MarketConfig, fingerprint
 
 @dataclass(frozen=True)
 class TrainingDays:
-    """A run's training days, which determine normalisation: first and last date (YYYY-MM-DD), and number of days."""
+    """A run's training days, which determine normalisation: first and last day (or bar, its end), and their number."""
 
     first: str
     last: str
@@ -204,7 +204,7 @@ def inference_panel(
         raise InputError(
             f"The prices begin on {first}, but training began on {training.first}: give prices from then on."
         )
-    if date is not None and last != date:
+    if date is not None and str(dates_of(prices.days[-1:])[0]) != date:
         raise InputError(f"There are no prices of {date}: give them, or act on {last}, the last day before it.")
     missing, new = sorted(set(symbols) - set(prices.symbols)), sorted(set(prices.symbols) - set(symbols))
     differing = [f"{verb} {', '.join(names[:5])}" for verb, names in (("lack", missing), ("also have", new)) if names]
@@ -212,7 +212,7 @@ def inference_panel(
         raise InputError(
             f"The prices {' and '.join(differing)}: give prices of exactly the symbols that the run was trained on."
         )
-    trained = int(np.searchsorted(prices.days, np.datetime64(training.last, "D"), side="right"))
+    trained = int(np.searchsorted(prices.days, np.datetime64(training.last), side="right"))
     if trained != training.number:
         raise InputError(
             f"The prices have {trained:,} days from {training.first} to {training.last}, but training had "

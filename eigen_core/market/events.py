@@ -35,14 +35,15 @@ def apply_events(rows: PriceRows, market: MarketConfig, where: str) -> PriceRows
     """
     if market.suspicious == "keep":
         rows = _with_total_losses(rows, rows.prices.get("volume", np.zeros(len(rows.days))) > 0.0)
-    events = [event for event in market.price_events if event.day <= (market.last_date or event.day)]
+    last = market.last_date or "9999-12-31"
+    events = [event for event in market.price_events if event.day[: len(last)] <= last]
     if not events:
         return rows
     prices, report = clean_prices(rows, where, (), market.levels)
     comes_back = {(row.symbol, row.day) for row in report.suspicious if row.event == "drop"}
     unproved = {(row.symbol, row.day) for row in report.suspicious if row.kind in _UNPROVED}
     for event in sorted(events, key=lambda event: event.day):
-        day, symbol = np.datetime64(event.day, "D"), event.symbol
+        day, symbol = np.datetime64(event.day), event.symbol
         own = rows.codes == (rows.symbols.index(symbol) if symbol in rows.symbols else -1)
         earlier, column = own & (rows.days < day), prices.symbols.index(symbol) if symbol in prices.symbols else -1
         reason, change = "", _change(prices, column, day)
@@ -97,7 +98,7 @@ def _with_total_losses(rows: PriceRows, kept: np.ndarray) -> PriceRows:
     close = rows.prices["close"]
     if not (kept := kept & (close == 0.0)).any():
         return rows
-    last = np.full(len(rows.symbols), np.datetime64("0001-01-01"))
+    last = np.full(len(rows.symbols), np.datetime64("0001-01-01"), rows.days.dtype)
     np.maximum.at(last, rows.codes[close > 0.0], rows.days[close > 0.0])
     lost = kept & (rows.days > last[rows.codes])
     prices = {

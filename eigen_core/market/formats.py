@@ -70,6 +70,7 @@ class Vendor:
         symbol: pattern of file names without their endings, whose group is the symbol; None: the name is the symbol.
         named: files must have names like `symbol`, and may have any further columns.
         has_units: numbers may have a currency sign, thousands separators or a letter (K, M, B, T).
+        bar_stamp: whether a timestamp marks the open or the close of its bar; None: unknown.
     """
 
     headings: str
@@ -80,6 +81,7 @@ class Vendor:
     symbol: str | None = None
     named: bool = False
     has_units: bool = False
+    bar_stamp: Literal["open", "close"] | None = None
 
     def fits(self, keys: set[str], stem: str) -> bool:
         needed = set(self.headings.split())
@@ -96,11 +98,15 @@ class Vendor:
 # Bars of 1D, 60 (minutes) and so on; a browser numbers second downloads.
 _CHART = r"([^,]+), (?:\d+[SDWM]?|[DWM])(?:_\w+| \(\d+\))?"
 
+# ccxt's rows have the headings 0 to 5, or none.
+_ROWS_OF_CCXT = ("ccxt timestamp", "open", "high", "low", "close", "volume")
+
 VENDORS = {
     "Polygon": Vendor(
         "ticker volume open close high low windowstart transactions",
         roles={"date": "windowstart"},
         time_zone="America/New_York",
+        bar_stamp="open",
     ),
     "nasdaq.com": Vendor(
         "date closelast open high low", "volume", {"close": "closelast"}, date_formats=("%m/%d/%Y",), has_units=True
@@ -118,6 +124,7 @@ VENDORS = {
         "takerbuybaseassetvolume takerbuyquoteassetvolume ignore",
         {"date": "opentime"},
         symbol=r"(.+?)-\d.*",
+        bar_stamp="open",
     ),
     "TradingView, US exchanges": Vendor(
         "time open high low close",
@@ -125,12 +132,19 @@ VENDORS = {
         time_zone="America/New_York",
         symbol=f"(?:NASDAQ|NYSE|AMEX|BATS|CBOE|OTC)_{_CHART}",
         named=True,
+        bar_stamp="open",
     ),
     "TradingView": Vendor(
-        "time open high low close", date_formats=("s", ISO), symbol=f"(?:[A-Z0-9]+_)?{_CHART}", named=True
+        "time open high low close",
+        date_formats=("s", ISO),
+        symbol=f"(?:[A-Z0-9]+_)?{_CHART}",
+        named=True,
+        bar_stamp="open",
     ),
+    "freqtrade": Vendor("date open high low close volume", symbol=r"(.+-\d+[mh])", named=True, bar_stamp="open"),
+    "ccxt": Vendor("ccxttimestamp open high low close volume", roles={"date": "ccxttimestamp"}, bar_stamp="open"),
 }
-"""Vendors whose headings or file names differ from the long layout. Stooq, freqtrade, ccxt and DuckDB use it;
+"""Vendors whose headings or file names differ from the long layout. Stooq and DuckDB use it;
 `parse_headings` reads yfinance's two lines of headings."""
 
 # The columns of spot prices in Binance's archive, whose files have no headings.
@@ -138,8 +152,6 @@ _KLINES = (
     *("open_time", "open", "high", "low", "close", "volume", "close_time", "quote_volume", "count"),
     *("taker_buy_volume", "taker_buy_quote_volume", "ignore"),
 )
-# ccxt's rows have the headings 0 to 5, or none.
-_ROWS_OF_CCXT = ("timestamp", "open", "high", "low", "close", "volume")
 _YFINANCE = "open high low close adjclose volume dividends stocksplits capitalgains repaired?"
 
 
@@ -234,7 +246,7 @@ Days = NDArray[np.datetime64]
 
 EPOCHS = ("s", "ms", "us", "ns")
 """Values of `market.date_format` for numbers that count this unit of time since 1970."""
-SATURDAY = 5
+SATURDAY, SUNDAY = 5, 6
 
 _DIGITS = {8: "%Y%m%d", 13: "ms", 16: "us", 19: "ns"}
 _TIMESTAMP = (
@@ -319,8 +331,13 @@ def parse_times_of_day(column: "pd.Series[Any]") -> NDArray[np.float64]:
 
 
 def weekdays_of(days: Days) -> NDArray[np.int64]:
-    """Return the weekdays of `days`: 0 for Monday to 6 for Sunday."""
-    return (days.astype(np.int64) + 3) % 7
+    """Return the weekdays of `days`, or of the days of bars: 0 for Monday to 6 for Sunday."""
+    return (dates_of(days).astype(np.int64) + 3) % 7
+
+
+def dates_of(ends: Days) -> Days:
+    """Return the dates, datetime64[D], of days or of bars by their ends; midnight ends the day before."""
+    return ends if ends.dtype == "datetime64[D]" else (ends - np.timedelta64(1, "s")).astype("datetime64[D]")
 
 
 def _timestamps(values: ArrayLike, offsets: float | NDArray[np.float64]) -> pd.DataFrame:

@@ -36,7 +36,7 @@ _FEWEST_DAYS = 60
 _SMALLEST_DEVIATION = 1e-8
 _RESULT_BITS = 16
 # `_FORMAT` is part of the fingerprint; a cached panel with another `_READING` is rebuilt.
-_FORMAT, _READING = 1, 13
+_FORMAT, _READING = 1, 14
 _ARRAYS = ("features", "valid", *BAR, "dates")
 _UNFINISHED, _UNFINISHED_SECONDS, _COPIED_BYTES = ".unfinished-", 86_400.0, 1 << 18
 # A cached panel of this size is read even if less memory is available: it is mapped.
@@ -87,7 +87,7 @@ class Panel:
         valid: bool `[days, columns]`: the column has a price on that day.
         open, high, low, close: float64 `[days, assets]`, prices of the tradable columns; NaN without a price or with a
             volume of zero.
-        dates: datetime64[D] `[days]`, increasing.
+        dates: datetime64[D] `[days]`, increasing; of bars within a day the ends, datetime64[s], in UTC if known.
         fingerprint: SHA-256 of all inputs of the panel, by which caches and runs tell panels apart.
         origin: if it was built from price files: SHA-256 of these (`files`) and of their prices and settings
             (`content`), `first` and `last` day. Another file with the same prices on these days has the same `content`.
@@ -159,7 +159,8 @@ def panel_of_prices(
             f"prices of shapes {shapes}, {len(symbols)} symbols and {len(feature_names)} feature names do not fit "
             f"features of shape {shape}"
         )
-    dates = np.asarray(dates).astype("datetime64[D]")
+    dates = np.asarray(dates)
+    dates = dates.astype("datetime64[s]" if (dates != dates.astype("datetime64[D]")).any() else "datetime64[D]")
     if dates.shape != (days,):
         raise ValueError(f"dates have shape {dates.shape}: give one date for each of the {days} days of features")
     if (unordered := np.flatnonzero(~(dates[1:] > dates[:-1]))).size:
@@ -236,7 +237,7 @@ def panel_fingerprint(
 
     `features` None: those that `market.own_features` name are left out.
     """
-    within_days = market.intraday == "aggregate"
+    within_days = market.bar == "1d"
     # `refuse` also drops an unfinished last day of bars.
     counted = ("drop", "refuse") if within_days else ("drop",)
     plain = "own_features levels purge_days first_date last_date symbols symbol_from date_format decimal"
@@ -244,7 +245,9 @@ def panel_fingerprint(
         **{name: getattr(market, name) for name in plain.split()},
         "columns": market.columns.model_dump(exclude_none=True),
         "suspicious": market.suspicious if market.suspicious in counted else None,
-        "intraday": [market.intraday, market.time_zone] if within_days else None,
+        "intraday": ["aggregate", market.time_zone] if within_days else None,
+        "bar": market.bar if market.bar not in ("auto", "1d") else None,
+        "bar_stamp": market.bar_stamp,
         "time_zone": None if within_days else market.time_zone,
         "events": [str(one) for one in market.price_events],
     }
@@ -294,7 +297,7 @@ def load_panel(folder: Path, fingerprint: str, config: Config) -> tuple[Panel, D
         return None
     for array in arrays.values():
         array.setflags(write=False)
-    dates = arrays.pop("dates").astype("datetime64[D]")
+    dates = arrays.pop("dates").astype("datetime64[s]" if report.bar_stamp else "datetime64[D]")
     splits = Splits.of_days(len(dates), config.market)
     panel = Panel(
         **arrays,

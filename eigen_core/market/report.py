@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from eigen_core.common.text import count, listed, percent
 from eigen_core.config import TradingConfig
-from eigen_core.market.formats import SATURDAY, Days, weekdays_of
+from eigen_core.market.formats import SATURDAY, Days, dates_of, weekdays_of
 
 SuspiciousKind = Literal[
     "spike", "jump", "move", "proved", "not positive", "unusable", "twice", "adjusted late", "last day", "stale",
@@ -56,8 +56,10 @@ _SENTENCES: Mapping[str, str] = {
     "ignored_files": "Ignored, since they are no price files: {ignored_files}.",
     "undated_rows": "{undated_rows:row} without a date or a symbol: dropped.",
     "duplicate_rows": "{duplicate_rows:row} repeated with the same prices: used once.",
-    "bars": "Aggregated {bars:intraday bar} to {formed_days:daily bar}, from midnight to midnight {clock}: first open, "
-    "highest high, lowest low, last close, summed volume.",
+    "aggregated": "Aggregated {bars:intraday bar} to {formed_days:daily bar}, from midnight to midnight {clock}: first "
+    "open, highest high, lowest low, last close, summed volume.",
+    "bar_stamp": "Bars of {bar}, of {bars:given bar}: timestamps mark the {bar_stamp} of a bar, and agents decide at "
+    "its close, whose times are shown here.",
     "empty_days": "{empty_days:day} without any price: dropped.",
     "gap_days": "{gap_days:day} without a price inside the histories of {gap_symbols:symbol}: no order is filled "
     "on these, and a sale waits.",
@@ -149,7 +151,7 @@ class UniverseAudit:
         return cls(
             ended_symbols=int((~traded[-_ENDED_DAYS - 1 :, :assets].any(axis=0)).sum()),
             dividends="unknown" if (factor[priced] == 1.0).all() else dividends,
-            weekend_days=int((weekdays_of(days) >= SATURDAY).sum()),
+            weekend_days=int((weekdays_of(np.unique(dates_of(days))) >= SATURDAY).sum()),
             missing_share=float(1.0 - priced.mean()),
         )
 
@@ -175,6 +177,7 @@ class DataReport:
 
     Attributes:
         source: path of the file or folder; its layout is `long`, `wide` or `folder`.
+        bar, bar_stamp: length of the bars made of intraday bars, and what their timestamps mark; empty: daily rows.
         time_zone: time zone whose midnights divide intraday bars into days; empty: that of each timestamp.
         look_ahead: sentences about feature functions whose values depend on later days.
     """
@@ -211,6 +214,8 @@ class DataReport:
     bars: int = 0
     formed_days: int = 0
     time_zone: str = ""
+    bar: str = ""
+    bar_stamp: str = ""
 
     @property
     def gap_days(self) -> int:
@@ -231,6 +236,7 @@ class DataReport:
             "late": tuple(f"{one.symbol} ({one.first_day})" for one in self.symbols if one.first_day > self.first_day),
             "early": tuple(f"{one.symbol} ({one.last_day})" for one in self.symbols if one.last_day < self.last_day),
             "suspicious": describe_rows(self.suspicious),
+            "aggregated": self.bar == "1d",
             "clock": f"in {self.time_zone}" if self.time_zone else "in their own time zone",
             "gap_days": self.gap_days,
             "gap_symbols": sum(history.gap_days > 0 for history in self.symbols),
@@ -245,7 +251,9 @@ class DataReport:
         lines: list[str] = []
         for name, template in _SENTENCES.items():
             if facts.get(name):
-                lines += [_SentenceFormatter().vformat(template, (), facts)] if template else facts[name]
+                # A panel's rows are bars.
+                words = template.replace(":day}", ":bar}") if self.bar_stamp and name != "weekend_days" else template
+                lines += [_SentenceFormatter().vformat(words, (), facts)] if template else facts[name]
         return lines
 
 

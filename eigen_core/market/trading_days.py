@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from eigen_core.common.errors import InputError
 from eigen_core.config import MarketConfig
-from eigen_core.market.formats import PRICE_ROLES, SATURDAY, Days, Role, weekdays_of
+from eigen_core.market.bars import are_bars, form_bars
+from eigen_core.market.formats import PRICE_ROLES, SATURDAY, SUNDAY, Days, Role, dates_of, weekdays_of
 from eigen_core.market.reading import OWN, FileRows
 from eigen_core.market.report import SuspiciousRow
 
@@ -20,13 +21,9 @@ Grid = NDArray[np.float64]
 
 _DAYS_TO_JUDGE_BY = 10
 _TRADES_OF_A_WEEK, _TRADES_TO_KNOW = 25, 10
-_ROUNDING = 1e-9
-_MONDAY, _FRIDAY, _SUNDAY = 0, 4, 6
+_ROUNDING, _SOME_DAYS = 1e-9, 0.05
+_MONDAY, _FRIDAY = 0, 4
 _BARS = {"weekly": range(6, 9), "monthly": range(26, 34), "quarterly": range(85, 96)}
-_MANY_DAYS, _SOME_DAYS, _MANY_TIMES = 0.5, 0.05, 4
-_UNUSUAL_DAYS = 0.01
-_DAY_OF_BARS = {"open": "first", "high": "max", "low": "min", "volume": "sum"}
-"""How pandas aggregates the columns of intraday bars to a day; other columns take the last value."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +31,7 @@ class PriceRows:
     """Rows of daily prices of all files (layout: `long`, `wide` or `folder`); rows may repeat a day of a symbol.
 
     Attributes:
-        codes, days: `[rows]` each: index into `symbols`, intp, and day, datetime64[D].
+        codes, days: `[rows]` each: index into `symbols`, intp, and day, datetime64[D], or end of a bar, datetime64[s].
         prices, own: float64 `[rows]` by role (close, volume, ...), and by heading of other columns; NaN if missing.
         files: names of the files of each symbol.
         counts: values of fields of `DataReport`, by name.
@@ -67,16 +64,18 @@ class PriceRows:
         return replace(self.filter(kept), found=(*self.found, *left_out))
 
     def between(self, first: str | None, last: str | None) -> "PriceRows":
+        """Return the rows from `first` to `last`, which are dates or ends of bars; None: unbounded."""
         begin, end = np.datetime64(first or "0001-01-01"), np.datetime64(last or "9999-12-31")
-        return self.filter((self.days >= begin) & (self.days <= end))
+        after, before = (self.days if bound.dtype == "datetime64[s]" else dates_of(self.days) for bound in (begin, end))
+        return self.filter((after >= begin) & (before <= end))
 
 
 def rows_of_days(parts: Sequence[FileRows], market: MarketConfig, where: str) -> PriceRows:
-    """Join the rows of all files (`parts`, one per file), and aggregate intraday bars to days.
+    """Join the rows of all files (`parts`, one per file), and make bars of the length `market.bar`.
 
     Raises:
-        InputError: symbols are missing or differ only in case, timestamps do not determine the day, or intraday bars
-            cannot be aggregated or `market.intraday` refuses them. The message names the source, `where`.
+        InputError: symbols are missing or differ only in case, timestamps do not determine the day, or `form_bars`
+            refuses intraday bars. The message names the source, `where`.
     """
     symbols = _symbols(parts, market, where)
     codes = {symbol: code for code, symbol in enumerate(symbols)}
@@ -99,17 +98,21 @@ def rows_of_days(parts: Sequence[FileRows], market: MarketConfig, where: str) ->
     counts: dict[str, Any] = {"files": len(parts), "rows": sum(part.read for part in parts)}
     counts["undated_rows"] = sum(part.undated for part in parts)
     found: tuple[SuspiciousRow, ...] = ()
-    has_bars, day = _are_bars(rows), rows["day"]
+    has_bars, day = are_bars(rows), rows["day"]
     # Only the last day's rows have a time of day. An hour from midnight in UTC, the exchange's clock may have changed.
     time, hour = rows["local"] - day, pd.Timedelta(hours=1)
     is_changed = (rows["offset"] == 0.0) & (rows["local"] == rows["timestamp"]) & time.isin([hour, 23 * hour])
     is_unfinished = ((rows["local"] != day) & ~is_changed) == (day == day.max())
     unfinished = str(day.max().date()) if is_unfinished.all() else ""
+    unit = "D"
     if has_bars:
-        _refuse_bars(rows, market, where)
-        found = _unusual_hours(rows, symbols)
-        rows, repeated, unfinished = _days_of_bars(rows, symbols, where)
-        counts |= {"bars": int(rows["bars"].sum()), "duplicate_rows": repeated, "time_zone": market.time_zone or ""}
+        formed = form_bars(rows, symbols, parts, market, where)
+        rows, unfinished, found = formed.rows, formed.unfinished, formed.found
+        counts |= {"bars": formed.bars, "duplicate_rows": formed.repeated, "time_zone": market.time_zone or ""}
+        counts |= {"bar": formed.length, "bar_stamp": formed.stamp}
+        unit = "D" if formed.length == "1d" else "s"
+    elif market.bar not in ("auto", "1d"):
+        raise InputError(f"{where} has daily rows, of which bars of {market.bar} cannot be made: leave market.bar out.")
     # Only bars can be kept: a panel of daily rows that are kept has the fingerprint of one that refuses some.
     if unfinished and not (has_bars and market.suspicious == "keep") and (rows["day"] < unfinished).any():
         rows = rows[rows["day"] < unfinished]
@@ -130,7 +133,7 @@ def rows_of_days(parts: Sequence[FileRows], market: MarketConfig, where: str) ->
         layout="folder" if len(parts) > 1 else parts[0].layout,
         symbols=symbols,
         codes=rows["code"].to_numpy(),
-        days=rows["day"].to_numpy().astype("datetime64[D]"),
+        days=rows["day"].to_numpy().astype(f"datetime64[{unit}]"),
         prices={role: rows[role].to_numpy() for role in PRICE_ROLES if role in rows},
         own={name.removeprefix(OWN): rows[name].to_numpy() for name in map(str, rows) if name.startswith(OWN)},
         files=dict(files),
@@ -178,118 +181,18 @@ def _symbols(parts: Sequence[FileRows], market: MarketConfig, where: str) -> tup
     return tuple(found) if any(part.layout == "wide" for part in parts) else tuple(sorted(found))
 
 
-def _are_bars(rows: pd.DataFrame) -> bool:
-    """Return whether rows are intraday bars: symbols have several on most days, or on over 5 % at many times of day."""
-    if rows["utc"].nunique() == rows["day"].nunique():
-        return False
-    rows = rows[["code", "utc", "day"]].drop_duplicates()
-    several = rows.duplicated(["code", "day"], keep=False)
-    share = float(several[~rows.duplicated(["code", "day"])].mean())
-    times = rows["utc"][several]
-    return share > _MANY_DAYS or (share > _SOME_DAYS and (times - times.dt.normalize()).nunique() > _MANY_TIMES)
-
-
-def _refuse_bars(rows: pd.DataFrame, market: MarketConfig, where: str) -> None:
-    steps = [] if market.intraday == "aggregate" else ["add `--set market.intraday=aggregate`"]
-    if market.time_zone is None and (rows["offset"] == 0.0).any():
-        # A market that is open on weekends has no exchange whose midnight would count.
-        weekdays = rows["utc"].dt.day_of_week.value_counts(normalize=True)
-        is_always_open = min(weekdays.get(day, 0.0) for day in (SATURDAY, _SUNDAY)) > _SOME_DAYS
-        steps += ["add `--set market.time_zone=UTC`" if is_always_open else "set market.time_zone to the exchange's"]
-    if steps:
-        raise InputError(
-            f"{where} has intraday bars: give daily bars, or aggregate them to days from midnight to midnight in the "
-            f"exchange's time zone: {' and '.join(steps)}."
-        )
-    if market.time_zone is not None and rows["offset"].isna().any():
-        raise InputError(
-            f"{where} has intraday bars without a time zone. If their timestamps are in the exchange's time zone, do "
-            "not set market.time_zone; if they are in UTC, add +00:00 to them."
-        )
-    own = rows[["code", "utc", "day"]].drop_duplicates().groupby("code")
-    if ((own.size() == own["day"].nunique()) & (own.size() >= _DAYS_TO_JUDGE_BY)).any():
-        raise InputError(
-            f"{where} has daily rows of some symbols and intraday bars of others: give only daily rows or only bars, "
-            "or name the symbols to read in market.symbols."
-        )
-
-
-def _unusual_hours(rows: pd.DataFrame, symbols: Sequence[str]) -> tuple[SuspiciousRow, ...]:
-    """Return the bars before or after the usual hours. They stay: only later days could show that hours have changed.
-
-    An hour is usual if 1 % of the days have bars as early, and 1 % as late; under 100 days do not show it.
-    """
-    seconds = (rows["local"] - rows["day"]).dt.total_seconds()
-    of_days = seconds.groupby(rows["day"]).agg(["min", "max"])
-    rare = int(_UNUSUAL_DAYS * len(of_days))
-    if not rare:
-        return ()
-    # The first time that more days than `rare` begin by, and the last that more of them end at.
-    first, last = np.sort(of_days["min"])[rare], np.sort(of_days["max"])[-rare - 1]
-    unusual = (seconds < first) | (seconds > last)
-    places = rows[unusual].sort_values(["code", "local"])
-    return tuple(
-        SuspiciousRow("unusual hour", symbols[code], str(day.date()), f"{local:%H:%M}")
-        for code, day, local in zip(places["code"], places["day"], places["local"], strict=True)
-    )
-
-
-def _days_of_bars(rows: pd.DataFrame, symbols: Sequence[str], where: str) -> tuple[pd.DataFrame, int, str]:
-    """Return daily rows from bars, the number of repeated bars, and the last day if its bars end early, else empty."""
-    # Compare in UTC: a local clock that is set back shows an hour twice.
-    values = [name for name in map(str, rows) if name in PRICE_ROLES or name.startswith(OWN)]
-    bars = rows[rows[values].notna().any(axis=1)].sort_values(["code", "utc"], kind="stable")
-    _refuse_sessions_over_midnight(bars["day"].to_numpy().astype("datetime64[D]"), where)
-    again = bars.duplicated(["code", "utc"]).to_numpy()
-    places = np.flatnonzero(again)
-    for name in values:
-        before, own = bars[name].to_numpy()[places - 1], bars[name].to_numpy()[places]
-        for number in np.flatnonzero((before != own) & ~(np.isnan(before) & np.isnan(own))):
-            symbol, instant = symbols[bars["code"].iloc[places[number]]], bars["local"].iloc[places[number]]
-            raise InputError(
-                f"{where}: '{symbol}' has several bars at {instant}, with {name} {before[number]:g} and "
-                f"{own[number]:g}: keep one bar per timestamp, and write timestamps with their time zone."
-            )
-    rows = bars[~again]
-    days = rows.groupby(["code", "day"])
-    formed = {name: getattr(days[name], _DAY_OF_BARS.get(name, "last"))(min_count=1) for name in values}
-    table = pd.DataFrame({**formed, "bars": days.size()}).reset_index()
-    # The last day may end earlier than usual, by more than a bar.
-    seconds = (bars["local"] - bars["day"]).dt.total_seconds()
-    last, steps = seconds.groupby(bars["day"]).max(), np.diff(np.unique(seconds))
-    usual = last.iloc[:-1].median() - (np.median(steps) if steps.size else 0.0)
-    is_short = len(last) > _DAYS_TO_JUDGE_BY and last.iloc[-1] < usual
-    return table, len(bars) - len(rows), str(last.index[-1].date()) if is_short else ""
-
-
-def _refuse_sessions_over_midnight(days: Days, where: str) -> None:
-    """Raise `InputError` if sessions reach into the weekend: cut at midnight, their bars would form an extra day."""
-    days, bars = np.unique(days, return_counts=True)
-    # The first and the last day may be incomplete.
-    weekdays, bars = weekdays_of(days[1:-1]), bars[1:-1]
-    usual = bars[weekdays < SATURDAY]
-    for weekday, name in ((SATURDAY, "Saturdays"), (_SUNDAY, "Sundays")):
-        own = bars[weekdays == weekday]
-        if usual.size and 20 * own.size >= usual.size and 2 * np.median(own) < np.median(usual):
-            raise InputError(
-                f"{where} has few bars on {name} ({int(np.median(own))}, {int(np.median(usual))} on other days), so "
-                "sessions span midnight, or the timestamps are not in the exchange's time zone: write them with their "
-                "time zone and set market.time_zone to the exchange's, or give daily bars."
-            )
-
-
 def _refuse_shifted_weeks(dates: "pd.Series[pd.Timestamp]", time_zone: str | None, zoned: bool, where: str) -> None:
     """Raise `InputError` if weeks are Tuesday to Saturday, or Sunday to Thursday in a time zone: they are shifted."""
     days = np.unique(dates.to_numpy().astype("datetime64[D]"))
     counts = np.bincount(weekdays_of(days), minlength=7)
     regular = (4 * counts >= counts.max()) & (len(days) >= _DAYS_TO_JUDGE_BY)
-    if regular[SATURDAY] and not regular[_MONDAY] and not regular[_SUNDAY]:
+    if regular[SATURDAY] and not regular[_MONDAY] and not regular[SUNDAY]:
         advice = "add `--set market.time_zone=America/New_York`" if time_zone is None else "leave market.time_zone out"
         raise InputError(
             f"{where} has days from Tuesday to Saturday, so its timestamps mark the end of a day, or are of another "
             f"time zone: {advice if zoned else 'give the dates of the exchange'}."
         )
-    if time_zone is not None and regular[_SUNDAY] and not regular[_FRIDAY] and not regular[SATURDAY]:
+    if time_zone is not None and regular[SUNDAY] and not regular[_FRIDAY] and not regular[SATURDAY]:
         raise InputError(
             f"{where} has days from Sunday to Thursday in {time_zone}, so its timestamps are dates, or of an exchange "
             "in another time zone: do not set market.time_zone, or set it to that exchange's."
@@ -298,6 +201,8 @@ def _refuse_shifted_weeks(dates: "pd.Series[pd.Timestamp]", time_zone: str | Non
 
 def refuse_longer_bars(days: Days, known: NDArray[np.bool_], symbols: Sequence[str], source: str) -> None:
     """Raise `InputError` if most symbols have weekly or rarer prices; `known`, bool `[days, symbols]`: has a price."""
+    if days.dtype != "datetime64[D]":
+        return
     spacings: dict[str, int] = {}
     for symbol, column in zip(symbols, known.T, strict=True):
         gaps = np.diff(days[column]).astype(np.int64)
@@ -347,15 +252,44 @@ def sessions_of(priced: NDArray[np.bool_], traded: NDArray[np.bool_], dates: Day
     side alone if the other has fewer than 10. So they change on the day on which an exchange changes its week. An
     exchange publishes its calendar in advance; which days an asset trades on is used in its place, and no price is.
 
+    Of bars within a day, B counts only if the hours in which it trades on some days (5 %) are all such hours of A.
+
     Args:
         priced: bool `[days, assets]`, the asset has a price.
         traded: bool `[days, assets]`, the asset has a price and trades.
-        dates: datetime64[D] `[days]`.
+        dates: datetime64[D] `[days]`, or the ends of bars.
     """
-    weekday = weekdays_of(dates.astype("datetime64[D]"))
+    days, first, day = np.unique(dates_of(dates), return_index=True, return_inverse=True)
+    within = len(days) < len(dates)
+    of_asset = _weekdays(np.logical_or.reduceat(traded, first) if within else traded, days)[day]
+    today = np.left_shift(1, weekdays_of(dates)).astype(np.uint8)[:, None]
+    priced = priced & ((of_asset & today) > 0)
+    hours = [_hours(column, dates) if within else frozenset[int]() for column in traded.T]
+    sessions = traded.copy()
+    for own in set(hours):
+        assets = np.array([one == own for one in hours])
+        others = np.array([one <= own for one in hours])
+        found, masks = priced[:, others], of_asset[:, others]
+        for some in np.unique(masks[found]):
+            is_open = (found & (masks == some)).any(axis=1, keepdims=True)
+            sessions[:, assets] |= is_open & ((some & ~of_asset[:, assets]) == 0)
+    return sessions
+
+
+def _hours(traded: NDArray[np.bool_], ends: Days) -> frozenset[int]:
+    """Return the hours of the day in which an asset trades on at least 5 % of its days."""
+    begun = (ends[traded] - np.timedelta64(1, "s")).astype("datetime64[h]")
+    hours = np.unique(begun)
+    counts = np.bincount(hours.astype(np.int64) % 24, minlength=24)
+    return frozenset(np.flatnonzero(counts >= _SOME_DAYS * len(np.unique(dates_of(ends[traded])))).tolist())
+
+
+def _weekdays(traded: NDArray[np.bool_], dates: Days) -> NDArray[np.uint8]:
+    """Return the weekdays of each asset on each day (see `sessions_of`) as a sum of powers of 2, `[days, assets]`."""
+    weekday = weekdays_of(dates)
     before = np.cumsum(traded, axis=0, dtype=np.int32)
     after = before[-1:] - before + traded
-    of_asset = np.zeros(priced.shape, np.uint8)
+    of_asset = np.zeros(traded.shape, np.uint8)
     for one in np.unique(weekday):
         own = traded & (weekday == one)[:, None]
         # Days of trading since the last, and until the next, one on this weekday.
@@ -364,9 +298,4 @@ def sessions_of(priced: NDArray[np.bool_], traded: NDArray[np.bool_], dates: Day
         past, future = since < _TRADES_OF_A_WEEK, until < _TRADES_OF_A_WEEK
         known = (past | future) & (past | (before < _TRADES_TO_KNOW)) & (future | (after < _TRADES_TO_KNOW))
         of_asset |= np.where(known, np.uint8(1 << one), np.uint8(0))
-    today = np.left_shift(1, weekday).astype(np.uint8)[:, None]
-    priced = priced & ((of_asset & today) > 0)
-    sessions = traded.copy()
-    for some in np.unique(of_asset[priced]):
-        sessions |= (priced & (of_asset == some)).any(axis=1, keepdims=True) & ((some & ~of_asset) == 0)
-    return sessions
+    return of_asset

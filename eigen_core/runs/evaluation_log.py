@@ -387,12 +387,13 @@ def keep_look(
 
     Args:
         store, run, config: store, name and configuration of the run, with the account settings of this result.
-        days: first day, last day (YYYY-MM-DD), and the symbols that can be traded.
+        days: first and last day, or bar (its date counts), and the symbols that can be traded.
         weights: of the agents' networks, float32 `[agents, parameters]`.
         one_portfolio: the agents trade one common portfolio.
         sharpe: daily Sharpe ratio; None: it is undefined, or the agents have not played yet.
     """
-    first, last, symbols = days
+    # Of the end of a bar the date.
+    first, last, symbols = days[0][:10], days[1][:10], days[2]
     rules = config.model_dump(mode="json", include={"trading", "account"})
     agent, settings = tensors_sha256({"weights": weights.cpu()}), json_sha256({**rules, "one_portfolio": one_portfolio})
     record_look(

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eigen_core.config import AccountConfig
+from eigen_core.market.formats import dates_of
 
 Values = NDArray[np.float64]
 
@@ -149,11 +150,19 @@ def periods_per_year(dates: NDArray[np.datetime64], account: AccountConfig, span
     by holidays, and the span's own year by no more than an unusual closure.
 
     Args:
-        dates: datetime64[D] `[days]`, increasing; an estimate from fewer than two dates raises ValueError.
+        dates: datetime64[D] `[days]`, increasing, or ends of bars; an estimate from fewer than two days raises
+            ValueError. Bars: their median number in a day, times days of a year.
         span: days to annualise, as indices into `dates`; None: estimate from the last year of `dates`.
     """
     if account.periods_per_year is not None:
         return account.periods_per_year
+    each, first_bars, bars = np.unique(dates_of(dates), return_index=True, return_counts=True)
+    if len(each) < len(dates):
+        of_span = None
+        if span is not None:
+            first, last = (np.searchsorted(first_bars, (span.start, span.stop - 1), side="right") - 1).tolist()
+            of_span, bars = range(first, last + 1), bars[: last + 1]
+        return round(float(np.median(bars)) * periods_per_year(each, account, of_span))
     stop = len(dates) if span is None else span.stop
 
     def counted(years: float) -> tuple[int, float]:

@@ -27,7 +27,7 @@ def precedence_of(dates: NDArray[np.datetime64], assets: int) -> NDArray[np.int6
     The bits of a date and of an asset's number are joined to 64 bits and mixed by a bijection (Steele et al. 2014,
     "Fast splittable pseudorandom number generators", figure 16).
     """
-    day = dates.astype("datetime64[D]").astype(np.uint64)
+    day = dates.astype(np.uint64)
     bits: NDArray[np.uint64] = np.left_shift(day[:, None], np.uint64(32)) + np.arange(assets, dtype=np.uint64)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)

@@ -181,6 +181,13 @@ def test_a_run_keeps_its_settings_though_its_preset_has_others_today_or_is_gone(
     config = config_from_stored(stored)
     expected = {key: setting.default for key, setting in settings(config.learner.algorithm, "genetic").items()}
     expected |= flatten(stored) | {"preset": "ddpg", "evolution.evolves": "weights"}
-    del expected["format_version"]
+    del expected["format_version"], expected["market.intraday"]
     assert expected.pop("learner.linear_scales", []) == expected["network.linear_scales"] == []
     assert flatten(config.model_dump(mode="json")) == expected
+
+
+def test_days_formed_of_bars_before_version_19_are_formed_still() -> None:
+    for intraday, bar in (("aggregate", "1d"), ("refuse", "auto")):
+        market = {name: value for name, value in Config().market.model_dump(mode="json").items() if name != "bar"}
+        values = Config(preset="ddpg").model_dump(mode="json") | {"market": market | {"intraday": intraday}}
+        assert config_from_stored(values | {"format_version": 18}).market.bar == bar

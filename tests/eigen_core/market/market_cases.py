@@ -5,7 +5,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 
+from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
 from eigen_core.market import Bars
@@ -84,3 +86,9 @@ def assert_equal_panels(one: Panel, other: Panel) -> None:
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
         assert getattr(one, name).dtype == getattr(other, name).dtype
     assert (one.symbols, one.feature_names, one.splits) == (other.symbols, other.feature_names, other.splits)
+
+
+def refused(path: Path, words: str, **market: object) -> None:
+    with pytest.raises(InputError, match=words) as caught:
+        cleaned(path, **market)
+    assert "\n" not in str(caught.value)

@@ -1,13 +1,12 @@
-"""Bars within a day are refused, or form the days that an obvious version forms; none is left out as a duplicate."""
+"""Bars within a day form the days that an obvious version forms; none is left out as a duplicate."""
 
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from market_cases import cleaned, random_bars, small_config, write_csv, write_text
+from market_cases import cleaned, random_bars, refused, small_config, write_csv, write_text
 
-from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.market import build_panel
 from eigen_core.market.audit import audit_market
@@ -62,17 +61,11 @@ def assert_days(prices: CleanPrices, bars: pd.DataFrame) -> None:
         np.testing.assert_allclose(read[key], values, rtol=1e-12)
 
 
-FORMED = {"intraday": "aggregate"}
+FORMED = {"bar": "1d"}
 
 
 def formed(zone: str) -> dict[str, str]:
     return {**FORMED, "time_zone": zone}
-
-
-def refused(path: Path, words: str, **market: object) -> None:
-    with pytest.raises(InputError, match=words) as caught:
-        cleaned(path, **market)
-    assert "\n" not in str(caught.value)
 
 
 def in_utc(bars: pd.DataFrame, zone: str) -> pd.DataFrame:
@@ -108,7 +101,7 @@ def test_bars_within_days_in_all_forms(tmp_path: Path, zone: str) -> None:
     bars = hourly(zone)
     for form, path in write_forms(tmp_path, bars, zone).items():
         own = {"date_format": "s"} if form == "numbers" else {}
-        refused(path, r"has intraday bars.*`--set market\.intraday=aggregate", **own)
+        refused(path, r"market.bar_stamp=open.*market.bar_stamp=close.*`--set market\.bar=1d`", **own)
         on_own_clock = form in ("own clock", "two columns", "offset", "zoned") and zone != "UTC"
         if form in ("own clock", "two columns"):
             refused(path, "are in the exchange's time zone, do not set market.time_zone", **formed(zone))
@@ -206,7 +199,7 @@ def test_a_change_of_the_clock_before_the_last_row_makes_no_unfinished_day(
 def test_few_bars_of_each_day_are_recognised(tmp_path: Path) -> None:
     bars = hourly("Asia/Tokyo", 120).sample(frac=0.2, random_state=1)
     path = write_csv(tmp_path / "p.csv", bars)
-    refused(path, "has intraday bars")
+    refused(path, "set market.bar_stamp=open")
     assert_days(cleaned(path, **FORMED)[0], bars)
 
 
@@ -219,7 +212,7 @@ def test_wide_bars_and_times_in_a_column_of_their_own(tmp_path: Path) -> None:
     wide.assign(date=wide["date"].dt.strftime("%Y-%m-%d")).to_csv(tmp_path / "two.csv", index=False)
     for name in ("one.csv", "two.csv"):
         named = {"layout": "wide"} | ({} if name == "one.csv" else {"columns": {"time": "Time"}})
-        refused(tmp_path / name, "has intraday bars", **named)
+        refused(tmp_path / name, "set market.bar_stamp=open", **named)
         prices, _ = cleaned(tmp_path / name, **FORMED, **named)
         assert prices.symbols == ("AAA", "BBB")
         np.testing.assert_allclose(prices.close, last.to_numpy(), rtol=1e-14)

@@ -346,7 +346,7 @@ def advised(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["resume", "run", "--generations", "2"], "market.suspicious=keep"),
         (["resume", "foreign"], "--set task=gym:module:Class"),
         (["train", *SMALL, "--generations", "1", "--data", "jump.csv"], "market.events="),
-        (["audit", *HOLDOUT, "--data", "hours.csv"], "market.intraday=aggregate"),
+        (["audit", *HOLDOUT, "--data", "hours.csv"], "market.bar=1d"),
         (["audit", *HOLDOUT, "--data", "decimal.csv"], "market.decimal"),
         (["train", "--run", "known", "--store", "elsewhere", "--seed", "9"], "eigen resume known --store elsewhere"),
         (["train", "--set", "nonsense=3"], "eigen presets"),
