@@ -75,7 +75,6 @@ class MarketTask(PanelTask):
         super().__init__(config, panel, device, heads, market_actions(config, device), start)
         self._held_prices = HeldPrices.of(self.prices, config.trading) if self.network.portfolio_values else None
         self._decisions = torch.arange(config.trading.trading_days, device=device)
-        self._market_gains = market_gains(self.prices, config.trading)
 
     @staticmethod
     def steps(config: Config) -> int:
@@ -189,10 +188,13 @@ class MarketTask(PanelTask):
         return shares, self.excess(rollout)
 
     def counts(self, starts: NDArray[np.int64], summary: EpisodeSummary) -> dict[str, NDArray[np.float64]]:
-        days = torch.tensor(starts, device=self._market_gains.device).reshape(-1, 1) + self._decisions
-        day, fills = days.unsqueeze(-1), self.prices.fills(self._config.trading)
-        market = self._market_gains[day, fills.due_after(day, summary.asset.clamp(min=0), summary.exit_offset)]
-        beyond = sum_of_day(torch.where(summary.bought, summary.gain - market, 0.0))
+        days = torch.tensor(starts, device=self._device).reshape(-1, 1) + self._decisions
+        bought, trading = summary.bought, self._config.trading
+        day = days.unsqueeze(-1).expand_as(bought)[bought]
+        due = self.prices.fills(trading).due_after(day, summary.asset[bought], summary.exit_offset[bought])
+        beyond = torch.zeros_like(summary.gain)
+        beyond[bought] = summary.gain[bought] - market_gains(self.prices, trading, day, due)
+        beyond = sum_of_day(beyond)
         counted = {name: getattr(summary, name) for name in _COUNTED}
         counted |= {"first_day": days[:, 0], "excess_of_days": beyond, "trades_of_days": summary.bought.sum(dim=-1)}
         return {name: values.cpu().numpy().astype(np.float64) for name, values in counted.items()}

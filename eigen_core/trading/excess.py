@@ -11,7 +11,7 @@ from torch import Tensor
 from eigen_core.common.records import Excess
 from eigen_core.config import TradingConfig
 from eigen_core.trading.equity import Values
-from eigen_core.trading.order_fills import OrderCosts, fill_offset
+from eigen_core.trading.order_fills import OrderCosts
 from eigen_core.trading.orders import PERCENT
 from eigen_core.trading.prices import Prices
 from eigen_core.trading.trades import DecidedTrades
@@ -21,24 +21,21 @@ _ROUNDING = 1e-12
 _FEWEST = 10
 
 
-def market_gains(prices: Prices, trading: TradingConfig) -> Tensor:
-    """Return the mean gain over all assets: float64 `[days, Fills.before_wait + 1]`, NaN where no asset can be bought.
+def market_gains(prices: Prices, trading: TradingConfig, day: Tensor, due: Tensor) -> Tensor:
+    """Return the mean gain over all assets of a decision on each `day`, float64; NaN where no asset can be bought.
 
-    Entry [t, h] is the mean net gain (a fraction) over all assets that a decision on day t can buy, each sold by an
-    order that is due on day t + h, after slippage and costs; see `Fills`. A trade is compared with the entry of h =
-    `Fills.due_after`, the day on which its sale was due: the sales of the market may wait for their fills too.
+    It is the mean net gain (a fraction) over all assets that the decision can buy, each sold by an order that is due on
+    day + `due`, after slippage and costs; see `Fills`. A trade is compared with that of `Fills.due_after`, the day on
+    which its sale was due: the sales of the market may wait for their fills too. `day` and `due` are int64, of one
+    shape.
     """
-    days, fills = prices.days, prices.fills(trading)
-    day = torch.arange(days, device=fills.entry.device)
+    fills = prices.fills(trading)
     # Prices of a later split are not used.
-    last = torch.maximum(prices.last_day, day + trading.holding_days).clamp(max=days - 1)
-    gains = torch.full((days, fills.before_wait + 1), torch.nan, dtype=torch.float64, device=day.device)
-    for offset in range(fill_offset(trading), fills.before_wait + 1):
-        row = torch.minimum(day + offset, last)
-        # Positions whose sale is due later count at the last close, also of an asset that has ended.
-        sale = torch.where((day + offset > last)[:, None], prices.last_close[row], fills.sale[row])
-        gains[:, offset] = OrderCosts.of(trading).gain_at_market(fills.entry, sale).nanmean(dim=1)
-    return gains
+    last = torch.maximum(prices.last_day[day], day + trading.holding_days).clamp(max=prices.days - 1)
+    row = torch.minimum(day + due, last)
+    # Positions whose sale is due later count at the last close, also of an asset that has ended.
+    sale = torch.where((day + due > last)[..., None], prices.last_close[row], fills.sale[row])
+    return OrderCosts.of(trading).gain_at_market(fills.entry[day], sale).nanmean(dim=-1)
 
 
 def newey_west_lags(days: int) -> int:
@@ -114,17 +111,27 @@ def excess_of_trades(
     `prices_of_span` returns them. With `any_day` a trade is compared with buying on each day of the span, held as long
     as the trade may be, instead of on its day.
     """
-    days = trades.asset.shape[1]
-    made, day = trades.asset >= 0, np.arange(days)[:, None]
-    of_day = market_gains(known, trading).cpu().numpy()[:days]
+    made, device = trades.asset >= 0, known.close.device
+    every = np.arange(trades.asset.shape[1])
+    day = np.broadcast_to(every[:, None], made.shape)
+    due, market = trades.due_day(known.fills(trading)) - day, np.full(made.shape, np.nan)
+
+    def of_market(days: NDArray[np.int64], due: NDArray[np.int64]) -> Values:
+        given = (torch.tensor(values, device=device) for values in (days, due))
+        return market_gains(known, trading, *given).cpu().numpy()
+
     if any_day:
-        known_gains = ~np.isnan(of_day)
-        of_day[:] = np.where(known_gains, of_day, 0.0).sum(axis=0) / np.maximum(known_gains.sum(axis=0), 1)
-    market = of_day[day, np.where(made, trades.due_day(known.fills(trading)) - day, 0)]
+        for held in np.unique(due[made]):
+            found = of_market(every, np.full_like(every, held))
+            market[made & (due == held)] = found[~np.isnan(found)].mean()
+    else:
+        # Many trades are decided, and their sales due, on the same days.
+        pairs, place = np.unique(day[made] * known.days + due[made], return_inverse=True)
+        market[made] = of_market(*np.divmod(pairs, known.days))[place]
     gains = OrderCosts.of(trading).net_gain(torch.tensor(trades.entry), torch.tensor(trades.exit)).numpy()
     excess = np.where(made, gains - market, 0.0)
     gained, number = excess.sum(axis=2), made.sum(axis=2).astype(np.float64)
-    decided = np.broadcast_to(day, made.shape)[made]
+    decided = day[made]
     return (
         mean_excess(gained, number, np.zeros(len(made), dtype=np.int64), trading.holding_days),
         alpha_of(excess[made], market[made], decided, trading.holding_days),
