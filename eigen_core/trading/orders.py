@@ -188,6 +188,7 @@ def resolve_orders(prices: Prices, trading: TradingConfig, days: Tensor, assets:
         if fills.longest > within:
             # A position that only waits has no price before the day of its sale.
             reached_last = prices.high.take((cell + latest * columns).clamp_(max=last_cell)) >= target
+            reached_last &= latest > within
             first_reached = torch.where(left > 0, first_reached, torch.where(reached_last, latest, fills.longest + 1))
         at_target = first_reached <= fills.target_offset.take(cell)
         last_price = costs.sale_price(fills.exit.take(cell))
