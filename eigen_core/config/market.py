@@ -215,6 +215,9 @@ class TradingConfig(Section):
     """Days after the trading days, on which positions can only close (days)."""
     holding_days: Count = 20
     """Longest time from the decision to buy to the sale, in trading days of the symbol (days)."""
+    decide_every: Annotated[str, Field(pattern=r"^[1-9]\d{0,3}[mhd]$")] | None = None
+    """Agents buy only after closes at multiples of this time since midnight in UTC, such as `6h`. Between these they
+    observe, and orders and accounts go on from bar to bar. Empty: after every close. With task `market`."""
     buy_threshold: NonNegative = 1.0
     """Smallest coefficient (an agent's first output for each asset) at which the asset is bought."""
     purchases_per_day: Annotated[int, Field(ge=1, le=1_000)] = 1
@@ -264,6 +267,12 @@ class TradingConfig(Section):
         ("trading.holding_days", "trading.settlement_days", "the last positions could not close inside their episode"),
         ("trading.buy_threshold", "trading.max_coefficient", "no agent could ever buy"),
     )
+
+    @property
+    def seconds_between_decisions(self) -> int | None:
+        """The seconds of `decide_every`."""
+        every = self.decide_every
+        return None if every is None else int(every[:-1]) * {"m": 60, "h": 3_600, "d": 86_400}[every[-1]]
 
     @property
     def episode_days(self) -> int:

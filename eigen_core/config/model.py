@@ -256,6 +256,10 @@ class Config(Section):
             raise ValueError(
                 f"scheduler {self.scheduler} has its own workers, and workers is {self.workers}: give only one of these"
             )
+        if self.trading.decide_every is not None and self.task != "market":
+            raise ValueError(
+                f"trading.decide_every is a rule of task market, and the task is {self.task}: leave it out"
+            )
         if not has_prices(self.task):
             if self.network.linear_scales:
                 raise ValueError(

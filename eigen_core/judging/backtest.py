@@ -484,6 +484,7 @@ def _with_a_day_at_the_last_close(prices: Prices) -> Prices:
     close = torch.where(prices.tradable[-1:], prices.close[-1:], torch.nan)
     later = dict.fromkeys(("open", "high", "close"), close)
     later |= {name: getattr(prices, name)[-1:] for name in ("last_close", "tradable", "precedence", "last_day")}
+    later["time"] = 2 * prices.time[-1:] - prices.time[-2:-1]
     later |= {"missing": ~prices.tradable[-1:], "session": torch.ones_like(prices.tradable[-1:])}
     extended: dict[str, Any] = {name: torch.cat([getattr(prices, name), row]) for name, row in later.items()}
     return replace(prices, **extended)

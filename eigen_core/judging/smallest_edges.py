@@ -15,6 +15,7 @@ from eigen_core.judging.significance import FEWEST_DAYS, POWER, detectable_ratio
 from eigen_core.market import Panel
 from eigen_core.trading.equity import Values
 from eigen_core.trading.order_fills import OrderCosts
+from eigen_core.trading.orders import decides
 from eigen_core.trading.prices import Prices, prices_of_span
 from eigen_core.trading.synthetic import normalised_over_assets, persistent_noise
 
@@ -68,7 +69,9 @@ def smallest_edges(config: Config, panel: Panel) -> tuple[list[EdgesHeld], str]:
     holdout_days = len(panel.splits.holdout)
     known = prices_of_span(Prices.of_panel(panel, torch.device("cpu")), panel.splits.train[-_KNOWN_DAYS:], 0)
     rows, assets, independent = [], 0, 0.0
-    for days in sorted({*_HOLDING_DAYS, config.trading.holding_days}):
+    decided = decides(known, config.trading, torch.arange(known.days))
+    every = round(known.days / max(int(decided.sum()), 1))
+    for days in sorted({*(every * days for days in _HOLDING_DAYS), config.trading.holding_days}):
         trading = config.trading.model_copy(update={"holding_days": days})
         costs, fills = OrderCosts.of(trading), replace(known).fills(trading)
         gains = costs.gain_at_market(fills.entry, fills.exit).numpy()
@@ -80,7 +83,7 @@ def smallest_edges(config: Config, panel: Panel) -> tuple[list[EdgesHeld], str]:
             continue
         assets = int((~np.isnan(returns[-1])).sum())
         independent = min(independent or independent_assets(returns[::days]), assets)
-        score, daily_trades = _trader(assets, trading)
+        score, daily_trades = _trader(assets, trading, every)
         trades, free = daily_trades * holdout_days, 1.0 - daily_trades * days / assets
         error = float((spread**2).mean() * free / trades * (1.0 + _TAIL * (assets / independent - 1.0))) ** 0.5
         detectable = detectable_ratio(max(holdout_days // days - 2, 1)) + _TOGETHER
@@ -111,12 +114,12 @@ def independent_assets(returns: Values) -> float:
     return 1.0 + 1.0 / float((correlations**2).mean())
 
 
-def _trader(assets: int, trading: TradingConfig) -> tuple[float, float]:
-    """Return the mean score at which the trader of `smallest_edges` buys, and its number of trades a day."""
+def _trader(assets: int, trading: TradingConfig, every: int) -> tuple[float, float]:
+    """Return the mean score at which the trader of `smallest_edges` buys, every so many days, and its trades a day."""
     scores = normalised_over_assets(persistent_noise(0, _PLAYED_DAYS, assets, trading.holding_days))
     free_from, bought = np.zeros(assets, dtype=np.int64), []
     for day, score in enumerate(scores):
-        wanted = np.flatnonzero((score >= BEST) & (free_from <= day))
+        wanted = np.flatnonzero((score >= BEST) & (free_from <= day) & (day % every == 0))
         best = wanted[np.argsort(-score[wanted])][: trading.purchases_per_day]
         free_from[best] = day + trading.holding_days
         bought.append(score[best])

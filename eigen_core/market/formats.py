@@ -144,8 +144,9 @@ VENDORS = {
     "freqtrade": Vendor("date open high low close volume", symbol=r"(.+-\d+[mh])", named=True, bar_stamp="open"),
     "ccxt": Vendor("ccxttimestamp open high low close volume", roles={"date": "ccxttimestamp"}, bar_stamp="open"),
 }
-"""Vendors whose headings or file names differ from the long layout. Stooq and DuckDB use it;
-`parse_headings` reads yfinance's two lines of headings."""
+"""Vendors whose headings or file names differ from the long layout. Stooq and DuckDB use it."""
+YFINANCE = Vendor("", bar_stamp="open")
+"""Its files have two lines of headings, which `parse_headings` reads."""
 
 # The columns of spot prices in Binance's archive, whose files have no headings.
 _KLINES = (

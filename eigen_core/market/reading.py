@@ -383,7 +383,7 @@ class _Table:
             read=len(self.cells) * times,
             undated=int((~kept).sum()) * times,
             ignored=(*(names[place] for place in used.others if place not in own), *unused),
-            vendor=used.vendor,
+            vendor=formats.YFINANCE if self.tickers else used.vendor,
         )
 
     def _add_partition(self, key: str, value: str) -> bool:

@@ -43,14 +43,13 @@ def _of_outcomes(
 ) -> LinearStart:
     learner = config.learner
     assert isinstance(learner, BatchLearnerConfig)
-    rows = slice(table.days.start, table.days.stop)
     rewards = table.rewards.cpu().numpy().astype(np.float64) * learner.reward_scale
     known = ~np.isnan(rewards[..., 0])
     if not known.any():
         return LinearStart.unknown(len(coefficients), rewards.shape[2])
     if learner.reward_clip is not None:
         rewards = rewards.clip(-learner.reward_clip, learner.reward_clip)
-    scores = scores[rows]
+    scores = scores[table.days.cpu().numpy()]
 
     def within_days(values: Values) -> Values:
         number = known.sum(axis=1)[:, None, None].clip(1)

@@ -8,8 +8,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from eigen_core.common.errors import InputError
 from eigen_core.common.records import Excess
-from eigen_core.config import Config
+from eigen_core.config import Config, CounterfactualConfig
 from eigen_core.machine.gpu import CapturedStep, on_device
 from eigen_core.market.panel import Panel
 from eigen_core.networks.actions import ExpectedOutcomes, market_actions
@@ -38,7 +39,7 @@ from eigen_core.trading.environment import (
     trade_whole_episodes,
 )
 from eigen_core.trading.excess import market_gains, mean_excess
-from eigen_core.trading.orders import sum_of_day
+from eigen_core.trading.orders import decides, sum_of_day
 from eigen_core.trading.prices import Prices
 
 
@@ -75,6 +76,24 @@ class MarketTask(PanelTask):
         super().__init__(config, panel, device, heads, market_actions(config, device), start)
         self._held_prices = HeldPrices.of(self.prices, config.trading) if self.network.portfolio_values else None
         self._decisions = torch.arange(config.trading.trading_days, device=device)
+        self._require_decisions()
+
+    def _require_decisions(self) -> None:
+        every, learner = self._config.trading.decide_every, self._config.learner
+        if every is None:
+            return
+        days = torch.tensor(self.panel.splits.train, device=self._device)
+        if not decides(self.prices, self._config.trading, days).any():
+            raise InputError(
+                f"No training day ends at a multiple of trading.decide_every {every}, so agents could never buy: give "
+                "a multiple of the length of the bars, or leave it out."
+            )
+        if isinstance(learner, CounterfactualConfig) and self.outcome_sampler(learner.batch_size) is None:
+            raise InputError(
+                f"learner.batch_size {learner.batch_size} needs as many different training days, and of those with "
+                f"decisions (trading.decide_every {every}) no block has so many: lower learner.batch_size, or set "
+                "learner.block_days higher."
+            )
 
     @staticmethod
     def steps(config: Config) -> int:
@@ -217,28 +236,29 @@ class MarketTask(PanelTask):
 
     def held_out(self, batch_size: int) -> Sequence[tuple[Tensor, FirstDay]]:
         assert self._outcomes is not None
-        first_day, last_block = self._outcomes.first_day, self.panel.splits.train.stop - self.block_days
-        moments = torch.arange(len(self._outcomes.days), device=self._device)
-        first = held_out_from(len(moments))
-        return [
-            (moments[start : start + batch_size], min(start + first_day, last_block))
-            for start in range(first, len(moments), batch_size)
-        ]
+        days, last_block = self._outcomes.days.cpu().numpy(), self.panel.splits.train.stop - self.block_days
+        batches, start = [], held_out_from(len(days))
+        while start < len(days):
+            first = int(days[start])
+            stop = min(start + batch_size, int(np.searchsorted(days, first + self.block_days)))
+            batches.append((torch.arange(start, stop, device=self._device), min(first, last_block)))
+            start = stop
+        return batches
 
     def longest_blocked(self) -> int:
         return self._config.trading.holding_days
 
     def outcome_sampler(self, batch_size: int) -> BlockSampler | None:
         assert self._outcomes is not None
-        days = self._outcomes.days
-        if self._config.network.linear_scales:
+        days = self._outcomes.days.cpu().numpy()
+        if self._config.network.linear_scales and len(days):
             # No outcome that agents learn from reaches into the days that are held out.
-            days = days[: max(held_out_from(len(days)) - self.longest_blocked(), 0)]
-        return self.day_sampler(np.asarray(days, dtype=np.int32), days.stop, batch_size)
+            days = days[days < days[held_out_from(len(days))] - self.longest_blocked()]
+        return self.day_sampler(days.astype(np.int32), int(days[-1]) + 1, batch_size) if len(days) else None
 
     def outcomes(self, moments: Tensor, block: FirstDay) -> tuple[MarketObservation, Outcomes]:
         assert self._outcomes is not None
-        days = moments + self._outcomes.first_day
+        days = self._outcomes.days[moments]
         return MarketObservation(days, None, self._episode_times[:1], block), self._outcomes.of_rows(moments)
 
     def expected_outcomes(self, actor: Parameters, encoding: MarketEncoding) -> ExpectedOutcomes:

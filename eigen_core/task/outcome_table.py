@@ -9,51 +9,50 @@ from torch import Tensor
 from eigen_core.config import TradingConfig
 from eigen_core.task.interface import Outcomes
 from eigen_core.trading.order_fills import OrderCosts
-from eigen_core.trading.orders import batch_slices, resolve_orders, trade_value
+from eigen_core.trading.orders import batch_slices, decides, resolve_orders, trade_value
 from eigen_core.trading.prices import Prices
 from eigen_core.trading.ridge import standardised
 
 
 @dataclass(frozen=True)
 class OutcomeTable:
-    """Reward and duration of buying each asset on each day with each of some sale targets, and with coefficient 1.
+    """Reward and duration of buying each asset on each day of decisions with each of some sale targets, and with
+    coefficient 1.
 
     Attributes:
-        first_day: day of the first row.
+        days: int64 `[days]`, day of each row.
         rewards: float32 `[days, assets, targets]`; NaN where the asset cannot be bought.
         shares: float16, days from the decision to the exit / `trading.holding_days`; above 1 if the sale has to wait.
     """
 
-    first_day: int
+    days: Tensor
     rewards: Tensor
     shares: Tensor
 
     @classmethod
     def of(cls, prices: Prices, trading: TradingConfig, days: range, targets: Tensor) -> "OutcomeTable":
         """Return the table of decisions whose positions end within `days`; `targets` are float64 `[targets]`."""
-        decided, device = days[: -trading.holding_days], targets.device
+        device = targets.device
+        decided = torch.arange(days.start, days.stop - trading.holding_days, device=device)
+        decided = decided[decides(prices, trading, decided)]
         assets = torch.arange(prices.assets, device=device)[:, None]
         shape = (len(decided), prices.assets, len(targets))
         rewards, shares = torch.empty(shape, device=device), torch.empty(shape, dtype=torch.float16, device=device)
         for part in batch_slices(len(decided), prices.assets * len(targets) * prices.fills(trading).before_wait):
-            day = torch.tensor(decided[part], device=device)[:, None, None]
+            day = decided[part][:, None, None]
             cells = (values.expand(len(day), *shape[1:]) for values in (day, assets, targets))
             trades = resolve_orders(prices, trading, *cells)
             gain = OrderCosts.of(trading).net_gain(trades.entry, trades.exit)
             bought = trades.filled & prices.tradable[day[:, 0, 0]][..., None]
             rewards[part] = torch.where(bought, trade_value(trading, torch.ones_like(gain), gain), torch.nan)
             shares[part] = trades.exit_offset / trading.holding_days
-        return cls(decided.start, rewards, shares)
+        return cls(decided, rewards, shares)
 
     def standardised(self) -> "OutcomeTable":
         """Return the table with rewards that are `eigen_core.trading.ridge.standardised`."""
         rewards = self.rewards.cpu().numpy().astype(np.float64)
         scaled = standardised(rewards, ~np.isnan(rewards[..., 0]))
         return replace(self, rewards=torch.from_numpy(scaled.astype(np.float32)).to(self.rewards.device))
-
-    @property
-    def days(self) -> range:
-        return range(self.first_day, self.first_day + len(self.rewards))
 
     def of_rows(self, rows: Tensor) -> Outcomes:
         rewards, shares = self.rewards[rows], self.shares[rows]

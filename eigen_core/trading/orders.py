@@ -76,6 +76,13 @@ def sum_of_day(values: Tensor) -> Tensor:
     return reduce(torch.add, values.unbind(-1))
 
 
+def decides(prices: Prices, trading: TradingConfig, days: Tensor) -> Tensor:
+    """Return whether agents may buy after the close of each of `days`, int64 (`trading.decide_every`): bool."""
+    if (every := trading.seconds_between_decisions) is None:
+        return torch.ones_like(days, dtype=torch.bool)
+    return prices.time.index_select(0, days.flatten()).view(days.shape) % every == 0
+
+
 def choose_assets(
     prices: Prices, trading: TradingConfig, days: Tensor, coefficients: Tensor, ranks: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -91,8 +98,18 @@ def choose_assets(
 
     Returns:
         Assets, int64 `[..., K]`, the highest rank first, and their coefficients, float64 `[..., K]`: -1 where fewer
-        than K assets are tradable, NaN where the rank is NaN. NaN ranks highest, so that a diverged agent is noticed.
+        than K assets are tradable, or on a day without decisions (`decides`), NaN where the rank is NaN. NaN ranks
+        highest, so that a diverged agent is noticed.
     """
+    asset, coefficient = _choose_assets(prices, trading, days, coefficients, ranks)
+    if trading.decide_every is not None:
+        coefficient = coefficient.masked_fill_(~decides(prices, trading, days).view(*asset.shape[:-1], 1), -1.0)
+    return asset, coefficient
+
+
+def _choose_assets(
+    prices: Prices, trading: TradingConfig, days: Tensor, coefficients: Tensor, ranks: Tensor | None
+) -> tuple[Tensor, Tensor]:
     most = trading.max_coefficient
     if trading.bookkeeping == "classic":
         best, asset = coefficients.to(torch.float64).clamp(min=0.0, max=most).max(dim=-1, keepdim=True)

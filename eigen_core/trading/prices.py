@@ -48,6 +48,7 @@ class Prices:
             `MAX_ASSETS`, plus the asset's number; minus `NOT_TRADABLE` where the asset is not tradable. Among assets of
             equal rank the one with the highest precedence is bought first. It depends on the date and columns alone.
         session: bool, the market of the asset is open on the day; see `sessions_of`.
+        time: int64 `[days]`, seconds from 1970 to the end of a bar or, of daily prices, to the day.
         last_day: int64 `[days]`, the last day whose prices an order decided on the day may use (`Panel.last_days`).
     """
 
@@ -59,6 +60,7 @@ class Prices:
     missing: Tensor
     precedence: Tensor
     session: Tensor
+    time: Tensor
     last_day: Tensor
     _fills: dict[Hashable, Fills] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -87,6 +89,7 @@ class Prices:
             session=torch.tensor(
                 sessions_of(panel.valid[:, : panel.assets], np.asarray(panel.close) > 0.0, panel.dates), device=device
             ),
+            time=torch.tensor(panel.dates.astype("datetime64[s]").astype(np.int64), device=device),
             last_day=torch.tensor(panel.last_days(), device=device),
         )
 
@@ -132,5 +135,6 @@ def prices_of_span(prices: Prices, span: range, days_after: int) -> Prices:
         missing=padded(prices.missing, True),
         precedence=padded(prices.precedence, -NOT_TRADABLE),
         session=padded(prices.session, True),
+        time=torch.cat([prices.time[rows], torch.zeros(days_after, dtype=torch.int64, device=prices.time.device)]),
         last_day=torch.full((len(span) + days_after,), len(span) - 1, device=prices.close.device),
     )

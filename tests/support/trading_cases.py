@@ -287,6 +287,10 @@ class SlowEpisode:
         return seen
 
     def decide(self, day: int, coefficients: Array, targets: Array, ranks: Array | None) -> None:
+        every = self.trading.decide_every
+        assert every is None or every.endswith("d")
+        if every is not None and self.panel.dates[day].astype("datetime64[D]").astype(int) % int(every[:-1]):
+            return
         precedence = precedence_of(self.panel.dates[day : day + 1], self.panel.assets)[0]
         wanted = []
         for asset in range(self.panel.assets):

@@ -122,7 +122,7 @@ def test_agents_begin_with_the_ridge_regression_alone(degree: int, standardised:
     targets = torch.linspace(config.trading.min_target, config.trading.max_target, 3, dtype=torch.float64)
     days = range(task.training_starts.start, task.panel.splits.train.stop)
     table = OutcomeTable.of(task.prices, config.trading, days, targets)
-    scores = ridge_scores(state)[table.days.start : table.days.stop]
+    scores = ridge_scores(state)[table.days]
     rewards = table.rewards.double().numpy()
     known = ~np.isnan(rewards[..., 0])
     if standardised:
@@ -168,17 +168,20 @@ def market_for_networks(config: Config, days: int = 1_500, assets: int = 20) -> 
     return replace(panel, features=features)
 
 
-@pytest.mark.parametrize("least", [0.0, 1.5])
-def test_the_gate_is_the_shrunk_slope_on_days_from_which_the_network_has_not_learned(least: float) -> None:
+@pytest.mark.parametrize(("least", "every"), [(0.0, None), (1.5, None), (0.0, "2d")])
+def test_the_gate_is_the_shrunk_slope_on_days_from_which_the_network_has_not_learned(
+    least: float, every: str | None
+) -> None:
     learned = COUNTERFACTUAL | {"gate_standard_errors": least, "gradient_steps": 8}
-    config = small_config(learner=learned, network={"linear_scales": [1, 5]})
+    config = small_config(learner=learned, network={"linear_scales": [1, 5]}, trading={"decide_every": every})
     state = start_training(config, market_for_networks(config, 400, 5))
     task, learner = market_of(state), state.learner
     plan = learner.plan(state.replay, state.population.size, 1)
     assert isinstance(plan, BatchPlan)
     held_out = moments_held_out(state)
     assert held_out == list(range(held_out[0], held_out[0] + len(held_out)))
-    assert int(plan.slots.max()) + state.config.trading.holding_days < held_out[0]
+    days = task.outcomes(torch.arange(held_out[-1] + 1)[None], 0)[0].days[0]
+    assert days[int(plan.slots.max())] + state.config.trading.holding_days < days[held_out[0]]
     group = learner.learn(state.population, plan, state.replay, lambda: None).group
     gates = task.actor_layout.views(group.weights[:, task.critic_layout.size :])["actor.gate"][:, 0]
     for agent in range(group.size):

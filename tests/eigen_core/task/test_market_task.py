@@ -69,7 +69,12 @@ def task_of(panel: Panel | None = None, **sections: Any) -> MarketTask:
 
 
 @pytest.mark.parametrize(
-    "trading", [{"loss_multiplier": 3.0}, {"fill": "next_close"}, {"fill": "same_close", "bookkeeping": "classic"}]
+    "trading",
+    [
+        {"loss_multiplier": 3.0, "decide_every": "2d"},
+        {"fill": "next_close"},
+        {"fill": "same_close", "bookkeeping": "classic"},
+    ],
 )
 def test_the_table_equals_trades_that_are_played_one_by_one(trading: dict[str, Any]) -> None:
     rules = {"max_target": 0.15, "min_target": 0.01, "idle_penalty": 0.0, "no_trade_penalty": 0.0, **trading}
@@ -80,7 +85,7 @@ def test_the_table_equals_trades_that_are_played_one_by_one(trading: dict[str, A
     environment = TradingEnvironment(Prices.of_panel(task.panel, CPU), task._config.trading)
     cells = [cell for cell in np.ndindex(days, assets, targets) if cell[0] % 4 == 0]
     row, asset, level = (torch.tensor(index) for index in zip(*cells, strict=True))
-    environment.reset(row + table.first_day)
+    environment.reset(table.days[row])
     coefficients = torch.zeros(len(cells), assets).scatter_(1, asset[:, None], 1.0)
     wanted = torch.linspace(0.01, 0.15, targets, dtype=torch.float64)[level][:, None].expand(-1, assets)
     environment.step(coefficients, wanted)
@@ -108,12 +113,13 @@ def test_nothing_after_the_training_days_is_known() -> None:
     assert other._outcomes is not None
     assert torch.equal(task._outcomes.rewards.nan_to_num(), other._outcomes.rewards.nan_to_num())
     assert torch.equal(task._outcomes.shares, other._outcomes.shares)
-    assert task._outcomes.days.stop + task._config.trading.holding_days == stop
-    assert task._outcomes.days.start == task.training_starts.start
+    assert int(task._outcomes.days[-1]) + 1 + task._config.trading.holding_days == stop
+    assert int(task._outcomes.days[0]) == task.training_starts.start
 
 
-def test_a_batch_has_what_is_observed_on_different_days_and_what_would_have_come() -> None:
-    task = task_of()
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_batch_has_what_is_observed_on_different_days_and_what_would_have_come(every: int) -> None:
+    task = task_of(trading={"decide_every": f"{every}d"})
     table, sampler = task._outcomes, task.outcome_sampler(7)
     assert table is not None
     assert sampler is not None
@@ -122,9 +128,10 @@ def test_a_batch_has_what_is_observed_on_different_days_and_what_would_have_come
     rows = torch.tensor(np.stack([sampler.draw(generator, block) for _ in range(2)]))
     observed, outcomes = task.outcomes(rows, block)
     assert all(len(set(days)) == 7 for days in observed.days.tolist())
+    assert not (task.panel.dates[observed.days].astype("datetime64[D]").astype(int) % every).any()
     for agent, moment in np.ndindex(2, 7):
         day = int(observed.days[agent, moment])
-        expected = table.rewards[table.days.index(day)]
+        expected = table.rewards[table.days.tolist().index(day)]
         known = ~expected[:, 0].isnan()
         assert torch.equal(outcomes.known[agent, moment], known)
         assert torch.equal(outcomes.rewards[agent, moment][known], expected[known])
@@ -256,3 +263,12 @@ def test_what_agents_see_is_what_is_encoded_for_each_day_alone(
                     market = encode(network, critic, int(starts[agent, episode]) + step, 1)
                     alone = network.prepare_actor(actor, market, times[step])[agent, 0]
                     assert torch.equal(of_step[agent, episode], alone)
+
+
+def test_a_time_between_decisions_that_no_bar_meets_is_refused() -> None:
+    with pytest.raises(InputError, match=r"No training day ends at a multiple of trading\.decide_every 900d"):
+        task_of(trading={"decide_every": "900d"})
+    with pytest.raises(InputError, match=r"of those with decisions .*lower learner\.batch_size"):
+        task_of(trading={"decide_every": "20d"})
+    with pytest.raises(ValueError, match=r"trading\.decide_every is a rule of task market"):
+        portfolio_config(trading={"decide_every": "2d"})

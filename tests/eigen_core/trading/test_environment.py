@@ -42,6 +42,7 @@ def random_rules(random: np.random.Generator) -> TradingConfig:
         "fill": ["next_open", "next_close", "same_close"],
         "credit": ["decision", "realized", "marked"],
         "purchases_per_day": [1, 1, 2, 3, 9],
+        "decide_every": [None, None, "2d"],
         "trading_days": [3, 15, 40, 70],
         "settlement_days": [holding, holding + 5],
         "buy_threshold": [0.0, 1.0, 1.7],
