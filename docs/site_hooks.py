@@ -26,6 +26,7 @@ OUTSIDE = (
     "THIRD_PARTY.md",
     "benchmarks/RESULTS.md",
     "benchmarks/learning/learning.png",
+    "benchmarks/learning/learners.png",
     "benchmarks/learning/learningportfolio.png",
     "benchmarks/trust.png",
     "benchmarks/soak.png",
