@@ -124,8 +124,9 @@ def _length(rows: pd.DataFrame, market: MarketConfig, where: str) -> tuple[str, 
     length: str = market.bar
     if length == "auto":
         length = next((name for name, seconds in _SECONDS.items() if seconds == given), "")
-    if not length or _SECONDS[length] % given:
-        longer = [name for name, seconds in _SECONDS.items() if seconds % given == 0]
+    # Days can be made of all bars, however irregular.
+    longer = [name for name, seconds in _SECONDS.items() if seconds % given == 0 or name == "1d"]
+    if length not in longer:
         raise InputError(
             f"{where} has bars of {given:,} seconds, of which market.bar={market.bar} cannot be made: set market.bar "
             f"to {' or '.join(longer)}."

@@ -129,6 +129,11 @@ def test_bars_that_cannot_be_made_are_refused(tmp_path: Path) -> None:
     three = bars.assign(date=bars["date"].dt.floor("D") + (bars["date"] - bars["date"].dt.floor("D")) * 3 / 5)
     path = write_csv(tmp_path / "q.csv", three)
     refused(path, "bars of 180 seconds, of which market.bar=auto .*to 15m or 30m", bar_stamp="open")
+    first = bars["date"].min().floor("D")
+    seven = bars.assign(date=first + (bars["date"] - first) * 7 / 5)
+    path = write_csv(tmp_path / "s.csv", seven)
+    refused(path, "bars of 420 seconds, of which market.bar=auto .*to 1d", bar_stamp="open")
+    assert len(cleaned(path, bar="1d", time_zone="UTC", suspicious="keep")[0].days) == 5
     daily = write_csv(tmp_path / "r.csv", random_bars(["AAA"], 60, 1))
     refused(daily, "daily rows, of which bars of 1h cannot be made", bar="1h")
 
