@@ -63,14 +63,16 @@ def smallest_edges(config: Config, panel: Panel) -> tuple[list[EdgesHeld], str]:
     `POWER`, d is `detectable_ratio` and `_TOGETHER`. Trades pay their costs from IC = c / (i s) on.
 
     i and n are those of a simulated trader with random scores, as persistent as returns over h days. s, N and N_e are
-    those of the last 1,000 training days; of later days only the number is used. Sale targets and further looks are
-    left out, and so are holding times over which no price changes.
+    those of the last 1,000 training days or, with `trading.decide_every`, times between decisions; of later days only
+    the number is used. Sale targets and further looks are left out, and so are holding times over which no price
+    changes.
     """
     holdout_days = len(panel.splits.holdout)
-    known = prices_of_span(Prices.of_panel(panel, torch.device("cpu")), panel.splits.train[-_KNOWN_DAYS:], 0)
+    prices = Prices.of_panel(panel, torch.device("cpu"))
+    decided = decides(prices, config.trading, torch.tensor(panel.splits.train)).nonzero().flatten()
+    every = int(decided.diff().median()) if len(decided) > 1 else 1
+    known = prices_of_span(prices, panel.splits.train[-_KNOWN_DAYS * every :], 0)
     rows, assets, independent = [], 0, 0.0
-    decided = decides(known, config.trading, torch.arange(known.days))
-    every = round(known.days / max(int(decided.sum()), 1))
     for days in sorted({*(every * days for days in _HOLDING_DAYS), config.trading.holding_days}):
         trading = config.trading.model_copy(update={"holding_days": days})
         costs, fills = OrderCosts.of(trading), replace(known).fills(trading)
@@ -116,7 +118,7 @@ def independent_assets(returns: Values) -> float:
 
 def _trader(assets: int, trading: TradingConfig, every: int) -> tuple[float, float]:
     """Return the mean score at which the trader of `smallest_edges` buys, every so many days, and its trades a day."""
-    scores = normalised_over_assets(persistent_noise(0, _PLAYED_DAYS, assets, trading.holding_days))
+    scores = normalised_over_assets(persistent_noise(0, _PLAYED_DAYS * every, assets, trading.holding_days))
     free_from, bought = np.zeros(assets, dtype=np.int64), []
     for day, score in enumerate(scores):
         wanted = np.flatnonzero((score >= BEST) & (free_from <= day) & (day % every == 0))
