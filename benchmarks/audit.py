@@ -52,7 +52,7 @@ def run() -> Section:
         method=(
             f"On the bundled prices, {_DRAWS} columns each: in so many of 20 symbols, with a sign drawn for each, the "
             "normal score of the return of the next so many days times the strength, the rest noise; else noise alone. "
-            f"Returns of 1 to {config.trading.holding_days} days are tried. Shown is the share that is suspected."
+            f"Returns of 1 to {config.trading.holding_bars} days are tried. Shown is the share that is suspected."
         ),
         columns=("symbols, days of the return, when", *(f"strength {strength:g}" for strength in _STRENGTHS)),
         rows=rows,
@@ -80,7 +80,7 @@ def informed_column(
     generator = keyed_generator(_SEED, draw, "audit", f"{strength} {symbols} {horizon} {last}", "column")
     values = generator.standard_normal(prices.close.shape)
     signs = np.where(generator.random(symbols) < 0.5, -1.0, 1.0)
-    stop = Splits.of_days(len(prices.days), config.market).validation.stop
+    stop = Splits.of(prices.days, config.market).validation.stop
     first = stop - last if last else 0
     log_close = np.log(prices.close[:, :symbols])
     known = log_close[first + horizon : stop + horizon] - log_close[first:stop]
@@ -90,9 +90,9 @@ def informed_column(
 
 
 def suspected_in(prices: CleanPrices, config: Config) -> tuple[SuspectedLeak, ...]:
-    stop = Splits.of_days(len(prices.days), config.market).validation.stop
+    stop = Splits.of(prices.days, config.market).validation.stop
     features = PanelFeatures(prices, config.market)
-    return audit_correlations(features, range(stop), config.trading.holding_days)[0]
+    return audit_correlations(features, range(stop), config.trading.holding_bars)[0]
 
 
 def false_alarms(config: Config, markets: int) -> tuple[int, int]:

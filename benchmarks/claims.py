@@ -49,7 +49,7 @@ class _Year:
 def run() -> Section:
     rows = []
     for holding, threshold in _RULES:
-        rules = {"trading": {"holding_days": holding, "settlement_days": holding}}
+        rules = {"trading": {"holding_bars": holding, "settlement_bars": holding}}
         config = Config.model_validate(rules)
         panel, _ = build_panel(config)
         years = [_year(panel, config, first) for first in range(_FIRST, panel.days - _DAYS, _EVERY)]
@@ -85,8 +85,8 @@ def _ridge(holding: int) -> str:
     claims = []
     dates = build_panel(Config())[0].dates
     for first in range(_FIRST + _EVERY, len(dates) - _DAYS, _EVERY):
-        market = {"last_date": str(dates[first + _DAYS - 1]), "holdout_days": _DAYS}
-        trading = {"holding_days": holding, "settlement_days": holding}
+        market = {"last_date": str(dates[first + _DAYS - 1]), "holdout": _DAYS}
+        trading = {"holding_bars": holding, "settlement_bars": holding}
         config = Config.model_validate({"market": market, "trading": trading})
         panel, _ = build_panel(config)
         played = backtest_class(config)(config, panel, torch.device("cpu")).play_ridge(panel.splits.holdout, _DRAWS)
@@ -95,7 +95,7 @@ def _ridge(holding: int) -> str:
 
 
 def _year(panel: Panel, config: Config, first: int) -> _Year:
-    span, holding = range(first, first + _DAYS), config.trading.holding_days
+    span, holding = range(first, first + _DAYS), config.trading.holding_bars
     known = prices_of_span(Prices.of_panel(panel, torch.device("cpu")), span, holding)
     entries, closes = known.fills(config.trading).entry.numpy()[:_DAYS], known.last_close.numpy()
     last = np.minimum(np.arange(_DAYS) + holding, len(closes) - 1)
@@ -132,7 +132,7 @@ def _judged(year: _Year, config: Config, skill: float | None, threshold: float |
             timing=MatchedTraders(np.empty(0), "shifts"),
             excess=excess,
             alpha=alpha,
-            holding_days=config.trading.holding_days,
+            holding_bars=config.trading.holding_bars,
             periods_per_year=periods_per_year(year.dates, config.account),
             risk_free=0.0,
         )
@@ -163,8 +163,8 @@ def _trade(year: _Year, config: Config, signal: Values, threshold: float | None)
         asset = int(np.where(among, signal[day], -np.inf).argmax())
         if not free[asset] or (threshold is not None and signal[day, asset] < threshold):
             continue
-        sold = min(day + trading.holding_days, len(year.closes) - 1)
-        free_from[asset] = day + trading.holding_days
+        sold = min(day + trading.holding_bars, len(year.closes) - 1)
+        free_from[asset] = day + trading.holding_bars
         trades.asset[0, day], trades.exit_day[0, day], trades.at_open[0, day] = asset, free_from[asset], True
         trades.entry[0, day], trades.coefficient[0, day] = year.entries[day, asset], trading.max_coefficient
         trades.exit[0, day] = OrderCosts.of(trading).sale_price(year.closes[sold, asset])

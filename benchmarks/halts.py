@@ -57,7 +57,7 @@ def play(panel: Panel) -> float:
     trading, generator = config().trading, torch.Generator().manual_seed(1)
     environment = TradingEnvironment(Prices.of_panel(panel, torch.device("cpu")), trading)
     wanted = 3.0 * torch.rand(_EPISODES, _ASSETS, generator=generator)
-    last = panel.splits.train.stop - trading.episode_days
+    last = panel.splits.train.stop - trading.episode_bars
     first_days = torch.randint(0, last, (_EPISODES,), generator=generator)
     started = time.process_time()
     environment.reset(first_days)

@@ -27,7 +27,7 @@ AnyTask = Task[Any, Any]
 
 _TRADERS, _YEARS = 80, 12
 _SEED = 1
-_LONG = ("trading.holding_days=20", "trading.settlement_days=20")
+_LONG = ("trading.holding_bars=20", "trading.settlement_bars=20")
 _CASES = {
     "trades, held up to 5 days": load_config("ddpg"),
     "trades, held up to 20 days": load_config("ddpg", _LONG),
@@ -93,13 +93,13 @@ def intervals_that_hold(config: Config, panel: Panel, traders: int, years: int, 
     device = torch.device("cpu")
     task: AnyTask = task_class(config)(config, panel, device, learner_class(config.learner).heads(config))
     weights = initial_weights((task.critic_layout, task.actor_layout), traders, seed, device)
-    window, days = config.market.window, config.trading.episode_days
-    everywhere = np.asarray(episode_starts(range(panel.days), window, days)[:: config.trading.trading_days])
+    window, days = config.market.window, config.trading.episode_bars
+    everywhere = np.asarray(episode_starts(range(panel.days), window, days)[:: config.trading.trading_bars])
     all_days = _played(task, weights, np.tile(everywhere, (traders, 1)))
     coverages = {}
     for part, length, slices in (
-        ("validation", config.market.validation_days, config.evaluation.validation_slices),
-        ("holdout", config.market.holdout_days, config.evaluation.holdout_episodes),
+        ("validation", len(panel.splits.validation), config.evaluation.validation_slices),
+        ("holdout", len(panel.splits.holdout), config.evaluation.holdout_episodes),
     ):
         generator = keyed_generator(seed, 0, "intervals", part)
         first = generator.integers(window - 1, panel.days - length + 1, (traders, years))

@@ -73,7 +73,7 @@ class Stopper:
         raise RuntimeError("trainings end faster and faster")
 
     def _start(self, run: str) -> "subprocess.Popen[str]":
-        config = {**CONFIG, "market": {**CONFIG["market"], "holdout_days": _HOLDOUT_DAYS}}
+        config = {**CONFIG, "market": {**CONFIG["market"], "holdout": _HOLDOUT_DAYS}}
         settings = [*settings_of(config), "--generations", str(_GENERATIONS)]
         with (self._folder / f"{run}.log").open("w") as log:
             return subprocess.Popen(

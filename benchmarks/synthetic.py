@@ -24,7 +24,7 @@ def leaking_market(config: Config, days: int, assets: int, seed: int, drift: flo
         shocks[start : start + _EVEN_DAYS] -= shocks[start : start + _EVEN_DAYS].mean(axis=0)
     close = 100.0 * np.exp(np.cumsum(drift + 0.01 * shocks, axis=0))
     opened, high, low = _ranges(close, generator)
-    holding = config.trading.holding_days
+    holding = config.trading.holding_bars
     leak = np.zeros((days, assets))
     leak[: days - holding] = np.log(close[holding:] / opened[1 : days - holding + 1])
     leak[: days - holding] -= drift * holding

@@ -51,7 +51,7 @@ def run(markets: int = _MARKETS) -> Section:
     }
     rows = [[name] for name in kinds]
     for holding, judged in ways.values():
-        config = Config.model_validate({"trading": {"holding_days": holding, "settlement_days": holding}})
+        config = Config.model_validate({"trading": {"holding_bars": holding, "settlement_bars": holding}})
         for row, (name, scores) in zip(rows, kinds.items(), strict=True):
             verdicts = [
                 verdict
@@ -102,13 +102,13 @@ def _of_weights(panel: Panel, config: Config, span: range, scores: Values, key: 
 
 def _of_trades(panel: Panel, config: Config, span: range, scores: Values, key: str) -> Verdict | None:  # noqa: ARG001
     trading, prices = config.trading, Prices.of_panel(panel, torch.device("cpu"))
-    known = prices_of_span(prices, span, trading.holding_days)
+    known = prices_of_span(prices, span, trading.holding_bars)
     dates, closes = panel.dates[span.start : span.stop], known.last_close.numpy()
     entries, trades, free_from = known.fills(trading).entry.numpy(), DecidedTrades.none(1, _DAYS), 0
     for day in range(_DAYS - 1):
         if day < free_from or not scores[span.start + day] > _BUYS_ABOVE or np.isnan(entries[day, 0]):
             continue
-        free_from = day + trading.holding_days
+        free_from = day + trading.holding_bars
         trades.asset[0, day], trades.exit_day[0, day], trades.at_open[0, day] = 0, free_from, True
         trades.entry[0, day], trades.coefficient[0, day] = entries[day, 0], trading.max_coefficient
         trades.exit[0, day] = OrderCosts.of(trading).sale_price(closes[free_from, 0])
@@ -130,7 +130,7 @@ def _of_trades(panel: Panel, config: Config, span: range, scores: Values, key: s
         by_timing=True,
         excess=excess_of_trades(trades, known, trading, any_day=True)[0],
         alpha=alpha_of_days(account.returns, asset, year),
-        holding_days=trading.holding_days,
+        holding_bars=trading.holding_bars,
         periods_per_year=year,
         risk_free=0.0,
     )
@@ -168,5 +168,5 @@ def _calm(panel: Panel, config: Config, seed: int) -> Values:  # noqa: ARG001
 
 def _informed(panel: Panel, config: Config, seed: int, edge: float) -> Values:
     known = _normalised(coming_returns(panel, config.trading)[:, 0])
-    noise = _normalised(persistent_noise(seed, panel.days, 1, config.trading.holding_days)[:, 0])
+    noise = _normalised(persistent_noise(seed, panel.days, 1, config.trading.holding_bars)[:, 0])
     return _normalised(edge * known + np.sqrt(1.0 - edge**2) * noise)

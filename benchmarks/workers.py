@@ -16,7 +16,7 @@ _CASES: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     ("filter bank", 16, ()),
     ("filter bank", 64, ()),
     ("filter bank", 256, ("learner.gradient_steps=8",)),
-    ("tcn", 16, ("network.encoder=tcn", "learner.gradient_steps=2", "learner.block_days=256")),
+    ("tcn", 16, ("network.encoder=tcn", "learner.gradient_steps=2", "learner.block_bars=256")),
 )
 
 

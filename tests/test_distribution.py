@@ -123,7 +123,7 @@ def test_the_metadata_and_make_take_the_same_pythons(metadata: Message) -> None:
     assert f"for version in {tried};" in (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
-SETTINGS = small_settings(market={"holdout_days": 120})
+SETTINGS = small_settings(market={"holdout": 120})
 WHERE = f"""
 import importlib.metadata, deployments, eigen_core, flows, tasks
 print(importlib.metadata.version("{DISTRIBUTION}"))

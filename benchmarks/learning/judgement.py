@@ -95,11 +95,11 @@ def random_reward(market: KnownMarket, config: Config, starts: NDArray[np.int64]
 
     They buy at full size, with the middle of the sale targets; an asset that is held already is not bought again.
     """
-    trading, assets, purchases = config.trading, market.panel.assets, config.trading.purchases_per_day
+    trading, assets, purchases = config.trading, market.panel.assets, config.trading.purchases_per_bar
     generator = keyed_generator(config.seed, 0, "bench", "random traders")
     episodes = _RANDOM_TRADERS * len(starts)
-    often = np.tile(trades, _RANDOM_TRADERS)[:, None, None] / (trading.trading_days * purchases)
-    buys = generator.random((episodes, trading.episode_days, purchases)) < often
+    often = np.tile(trades, _RANDOM_TRADERS)[:, None, None] / (trading.trading_bars * purchases)
+    buys = generator.random((episodes, trading.episode_bars, purchases)) < often
     asset = generator.integers(0, assets, buys.shape)
     size = trading.max_coefficient or 1.0
     wanted = ((np.arange(assets) == asset[..., None]) & buys[..., None]).any(axis=2)
@@ -234,7 +234,7 @@ def score_judged(score: Score, rule: BuyingRule | HoldingRule, market: KnownMark
         scores = np.array(
             [float(play_rules([one], of_days, panel, config, starts).reward.mean()) for one, of_days in rules]
         )
-        prices = prices_of_span(Prices.of_panel(panel, torch.device("cpu")), span, config.trading.holding_days)
+        prices = prices_of_span(Prices.of_panel(panel, torch.device("cpu")), span, config.trading.holding_bars)
         wanted = np.where(own >= rule.threshold, own, np.nan)[span.start : span.stop]
         decided = trades_by_score(prices, config.trading, wanted, rule.target)
     played = backtest.played(decided, 1, span, backtest.accounts(decided, span).curve(0), "ridge", draws=_DRAWS)

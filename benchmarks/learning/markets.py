@@ -70,7 +70,7 @@ class Drawn:
 
     def noise(self, name: str) -> Values:
         """Standard normal noise about as persistent as the signal, of a generator with this name: `[days, assets]`."""
-        horizon = self.config.trading.holding_days
+        horizon = self.config.trading.holding_bars
         generator = keyed_generator(self.seed, 0, "market", name, "noise")
         draws = generator.standard_normal((self.days + horizon - 1, self.assets))
         noise: Values = np.lib.stride_tricks.sliding_window_view(draws, horizon, axis=0).sum(axis=-1) / horizon**0.5
@@ -81,7 +81,7 @@ class Drawn:
         columns = np.zeros((panel.days, panel.columns))
         columns[:, : panel.assets] = values
         trading = self.config.trading
-        return with_feature(panel, name, columns, f"{self.edge} {trading.holding_days} {trading.fill} {self.seed}")
+        return with_feature(panel, name, columns, f"{self.edge} {trading.holding_bars} {trading.fill} {self.seed}")
 
 
 Features = Callable[[Drawn, Values], Mapping[str, Values]]
@@ -164,7 +164,7 @@ class MarketKind:
 
     shown: str
     make: Callable[[Drawn], KnownMarket] = _visible
-    holding_days: int = 20
+    holding_bars: int = 20
     factor: bool = False
 
 
@@ -176,31 +176,31 @@ MARKETS = {
         _isolated,
         factor=True,
     ),
-    "isolated_factor_5": MarketKind("as `isolated_factor`; held 5 days", _isolated, holding_days=5, factor=True),
-    "unblocked": MarketKind("a feature knows; held 5 days", holding_days=5),
+    "isolated_factor_5": MarketKind("as `isolated_factor`; held 5 days", _isolated, holding_bars=5, factor=True),
+    "unblocked": MarketKind("a feature knows; held 5 days", holding_bars=5),
     "bundled": MarketKind(
-        "the bundled prices, whose moves differ between years; held 5 days", _bundled, holding_days=5
+        "the bundled prices, whose moves differ between years; held 5 days", _bundled, holding_bars=5
     ),
     "factor": MarketKind("a feature knows; half of an asset's moves are the market's", factor=True),
-    "memory": MarketKind(f"a feature knew {MEMORY_DAYS} days ago; held 5 days", _before(MEMORY_DAYS), holding_days=5),
+    "memory": MarketKind(f"a feature knew {MEMORY_DAYS} days ago; held 5 days", _before(MEMORY_DAYS), holding_bars=5),
     "memory_1": MarketKind(
         f"a feature knew {MEMORY_DAYS} days ago, and on no day beside that one; held 1 day",
         _before(MEMORY_DAYS),
-        holding_days=1,
+        holding_bars=1,
     ),
     "regimes_5": MarketKind(
         "a feature knows, whose sign changes between stretches that another names; held 5 days",
         _showing(_changing),
-        holding_days=5,
+        holding_bars=5,
     ),
     "interaction": MarketKind(
-        "a feature times the sign of another knows; held 5 days", _showing(_interacting), holding_days=5
+        "a feature times the sign of another knows; held 5 days", _showing(_interacting), holding_bars=5
     ),
-    "absolute": MarketKind("the size of a feature knows; held 5 days", _showing(_absolute), holding_days=5),
+    "absolute": MarketKind("the size of a feature knows; held 5 days", _showing(_absolute), holding_bars=5),
     "lagged": MarketKind(
         "a feature knew 5 and 10 days ago, and on no day that is not near these; held 5 days",
         _before(5, 10),
-        holding_days=5,
+        holding_bars=5,
     ),
     "noise": MarketKind("nothing is known; half of an asset's moves are the market's", _unknown, factor=True),
 }

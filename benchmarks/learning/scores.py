@@ -49,7 +49,7 @@ def boosted_trees(panel: Panel, config: Config) -> Score:
     They stop by the last fifth of the training days. No return ends beyond the days that it belongs to. The settings
     were written down before any run, and are not tuned.
     """
-    held = config.trading.holding_days
+    held = config.trading.holding_bars
     first, stop = max(panel.splits.train.start, config.market.window - 1), panel.splits.train.stop - held
     middle = stop - (stop - first) // 5
     returns = coming_returns(panel, config.trading)[:stop]
@@ -90,8 +90,8 @@ def agent_scores(state: TrainingState, weights: Tensor) -> Values:
     ranked_by = 2 if state.config.task == "market" and trading.rank == "separate" else 0
     time = episode_times(trading, state.device)[:1]
     scores = np.full((panel.days, panel.assets), np.nan)
-    for first in range(state.config.market.window - 1, panel.days, trading.trading_days):
-        days = min(trading.trading_days, panel.days - first)
+    for first in range(state.config.market.window - 1, panel.days, trading.trading_bars):
+        days = min(trading.trading_bars, panel.days - first)
         prepared = network.prepare_actor(actor, network.encode_block(critic, first, days), time)
         if state.heads.outcomes:
             found = margins(actor, network.expected(actor, prepared)).amax(dim=-1)

@@ -113,14 +113,14 @@ def trial_config(
 
     `generations` None: those of the method.
     """
-    holding = MARKETS[market].holding_days
+    holding = MARKETS[market].holding_bars
     settings = {
         "seed": str(seed),
         "generations": str(generations or METHODS[method].generations),
         "device": "cpu",
-        "market.holdout_days": str(HOLDOUT_DAYS),
-        "trading.holding_days": str(holding),
-        "trading.settlement_days": str(holding),
+        "market.holdout": str(HOLDOUT_DAYS),
+        "trading.holding_bars": str(holding),
+        "trading.settlement_bars": str(holding),
     }
     settings |= {
         key: value for key, _, value in (given.partition("=") for given in (*METHODS[method].settings, *assignments))

@@ -10,7 +10,7 @@ from eigen_core.config.learning import VARIANTS
 from eigen_core.config.model import PRESET_NAMES, Config, preset_values
 from eigen_core.config.registry import TASK_NAMES, Section
 
-_UNIT = re.compile(r"\s*\((days|reward|basis points(?: of its value)?)\)\.$")
+_UNIT = re.compile(r"\s*\((bars|reward|basis points(?: of its value)?)\)\.$")
 _NAMED = {
     "preset": f"one of {', '.join(PRESET_NAMES)}",
     "task": f"one of {TASK_NAMES}",
@@ -23,6 +23,7 @@ _DESCRIPTIONS = {
     )
     for section, one in VARIANTS.items()
 }
+_A_DURATION = "a time such as 60d, 12h or 30m"
 _KINDS = {
     "integer": "a whole number",
     "number": "a number",
@@ -158,7 +159,7 @@ def _setting(key: str, schema: Mapping[str, Any]) -> Setting:
         key=key,
         kind=f"{accepted['items']['type']}s" if kind == "array" else kind,
         optional=any(alternative["type"] == "null" for alternative in alternatives),
-        word=next((other["const"] for other in others), ""),
+        word=next((other.get("const", _A_DURATION) for other in others), ""),
         default=schema["default"],
         bounds=_NAMED[key] if key in _NAMED else _bounds(accepted),
         unit=unit[1] if unit else "",

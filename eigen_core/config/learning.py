@@ -33,9 +33,9 @@ class NetworkConfig(Section):
     """Encoder of a symbol's features on the last `market.window` days. `filter_bank`: a fixed bank of causal linear
     filters and a small MLP (fast); `tcn`: learned dilated causal convolutions."""
     scales: Scales = (1, 5, 20, 60)
-    """Lengths of the filter bank's moving averages (days); each at most `market.window`."""
+    """Lengths of the filter bank's moving averages (bars); each at most `market.window`."""
     linear_scales: Annotated[tuple[Count, ...], Field(max_length=100, fail_fast=True, strict=False)] = ()
-    """Lengths of the features' moving averages (days), each at most `market.window`, that a ridge regression may read:
+    """Lengths of the features' moving averages (bars), each at most `market.window`, that a ridge regression may read:
     the first, or all if these clearly predict better in cross-validation on the training days. Agents begin by
     following its score of each asset, and add the output of their network; with `learner.algorithm` counterfactual a
     share of the output, which learns differences between assets alone: the last fifth of the training days, from which
@@ -97,8 +97,8 @@ class ReplayConfig(Section):
     """Learning starts once the buffer has this many transitions."""
     actions: Literal["float32", "float16"] = "float32"
     """Type of stored actions in the tasks `market` and `portfolio`; `float16` rounds by less than 0.05 %."""
-    settlement_days: bool = False
-    """Whether the task `market` also stores the settlement days (`trading.settlement_days`), on which agents decide
+    settlement_bars: bool = False
+    """Whether the task `market` also stores the settlement days (`trading.settlement_bars`), on which agents decide
     nothing; if false, the rewards of these days are added to that of the episode's last trading day."""
 
     ordered = (("replay.minimum", "replay.capacity", "learning would never start"),)
@@ -140,7 +140,7 @@ class BatchSamplingConfig(BatchLearnerConfig):
     """Optimizer steps per agent and generation; 0: evolution only."""
     accumulation_steps: Count = 1
     """Batches whose gradients are averaged for one optimizer step."""
-    block_days: CountOrZero = 1_000
+    block_bars: CountOrZero = 1_000
     """Consecutive training days, from a random one on, that `tcn` encodes for a batch, whose transitions are all of
     these days. 0: all training days."""
 
@@ -245,15 +245,15 @@ class DirectConfig(LearnerConfig):
     """Learning rate of the actor."""
     gradient_steps: CountOrZero = 32
     """Optimizer steps per agent and generation; 0: evolution only."""
-    stretch_days: Count = 400
-    """Consecutive training days on which one gradient is computed; all of them, if there are fewer (days)."""
+    stretch_bars: Count = 400
+    """Consecutive training bars on which one gradient is computed; all of them, if there are fewer (bars)."""
     stretches: Count = 1
-    """Number of stretches of `stretch_days` days whose gradients are averaged for one optimizer step."""
+    """Number of stretches of `stretch_bars` days whose gradients are averaged for one optimizer step."""
     risk_aversion: NonNegative = 0.0
     """Weight of the variance of daily rewards, which is subtracted from their mean in the objective."""
 
 
-def batch_setting(learner: LearnerConfig, name: Literal["batch_size", "block_days"]) -> int:
+def batch_setting(learner: LearnerConfig, name: Literal["batch_size", "block_bars"]) -> int:
     """Return setting `name` of a learner, or the default in `BatchSamplingConfig` if its algorithm does not have it."""
     value: int = getattr(learner, name, BatchSamplingConfig.model_fields[name].default)
     return value

@@ -14,7 +14,20 @@ from pydantic import Field, field_validator, model_validator
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import quoted
-from eigen_core.config.registry import Count, CountOrZero, DateOrBar, Fraction, NonNegative, Positive, Section, Text
+from eigen_core.config.registry import (
+    Count,
+    CountOrZero,
+    DateOrBar,
+    Duration,
+    Fraction,
+    NonNegative,
+    Positive,
+    Section,
+    Span,
+    SpanOrZero,
+    Text,
+    seconds_of,
+)
 
 Heading = Text | None
 
@@ -132,8 +145,7 @@ class MarketConfig(Section):
     """Whether to refuse or allow feature functions whose values on a day change when prices of later days do."""
     bar: Literal["auto", "1m", "5m", "15m", "30m", "1h", "4h", "1d"] = "auto"
     """Length of a bar; shorter ones are aggregated (first open, highest high, lowest low, last close, summed volume),
-    to `1d` from midnight to midnight in the exchange's time zone. `auto`: the length of the data. Settings that count
-    days count bars."""
+    to `1d` from midnight to midnight in the exchange's time zone. `auto`: the length of the data."""
     bar_stamp: Literal["open", "close"] | None = None
     """Whether timestamps of bars within a day mark the open or the close of their bar. Agents decide at its close.
     Empty: as the data's vendor writes them; without a known vendor bars within a day are refused."""
@@ -141,13 +153,15 @@ class MarketConfig(Section):
     """The exchange's time zone, such as `America/New_York`, in which the day of a timestamp with a time zone is taken.
     Empty: it is the date that the timestamp shows; timestamps in UTC must then be at midnight."""
     window: Annotated[int, Field(ge=1, le=5_000)] = 64
-    """Days that an agent observes, today included (days)."""
-    validation_days: Count = 252
-    """Days on which the champion is chosen, the best agent, after the training days (days)."""
-    holdout_days: CountOrZero = 251
-    """Last days of the data, on which the champion is judged once, after training (days)."""
-    purge_days: CountOrZero = 0
-    """Days left out between training and validation, and as many between validation and any holdout (days)."""
+    """Bars that an agent observes, the latest included (bars)."""
+    validation: Span = 252
+    """Bars on which the champion is chosen, the best agent, after the training bars: their number, or a time such as
+    `60d`, which is that of the calendar (bars)."""
+    holdout: SpanOrZero = 251
+    """Last bars of the data, on which the champion is judged once, after training: their number, or a time (bars)."""
+    purge: SpanOrZero = 0
+    """Bars left out between training and validation, and as many between validation and any holdout: their number, or
+    a time (bars)."""
     first_date: DateOrBar | None = None
     """First date (or end of a bar) of the prices that are used. Empty: that of the data."""
     last_date: DateOrBar | None = None
@@ -159,12 +173,6 @@ class MarketConfig(Section):
     def uses_columns(self) -> bool:
         """Whether the numeric columns that the files have besides prices and volume are features."""
         return "columns" in (self.features, *self.own_features)
-
-    @property
-    def days_after_training(self) -> int:
-        """Number of days of validation and holdout, and of the purged days before each of these."""
-        purged = self.purge_days * (2 if self.holdout_days else 1)
-        return self.validation_days + self.holdout_days + purged
 
     @property
     def price_events(self) -> tuple[PriceEvent, ...]:
@@ -209,19 +217,19 @@ class MarketConfig(Section):
 class TradingConfig(Section):
     """Rules of trading and of its reward, in episodes of the task `market`; `portfolio` uses some of them."""
 
-    trading_days: Count = 125
-    """Days of an episode on which positions may be opened (days)."""
-    settlement_days: CountOrZero = 20
-    """Days after the trading days, on which positions can only close (days)."""
-    holding_days: Count = 20
-    """Longest time from the decision to buy to the sale, in trading days of the symbol (days)."""
-    decide_every: Annotated[str, Field(pattern=r"^[1-9]\d{0,3}[mhd]$")] | None = None
+    trading_bars: Count = 125
+    """Bars of an episode after which positions may be opened (bars)."""
+    settlement_bars: CountOrZero = 20
+    """Bars after the trading bars, on which positions can only close (bars)."""
+    holding_bars: Count = 20
+    """Longest time from the decision to buy to the sale, in bars on which the symbol's market is open (bars)."""
+    decide_every: Duration | None = None
     """Agents buy only after closes at multiples of this time since midnight in UTC, such as `6h`. Between these they
     observe, and orders and accounts go on from bar to bar. Empty: after every close. With task `market`."""
     buy_threshold: NonNegative = 1.0
     """Smallest coefficient (an agent's first output for each asset) at which the asset is bought."""
-    purchases_per_day: Annotated[int, Field(ge=1, le=1_000)] = 1
-    """Purchases per day, of the assets with the highest rank. If one of them is held already, that purchase lapses."""
+    purchases_per_bar: Annotated[int, Field(ge=1, le=1_000)] = 1
+    """Purchases per decision, of the assets with the highest rank. If one of them is held already, it lapses."""
     rank: Literal["coefficient", "separate"] = "coefficient"
     """Rank of an asset on a day. `coefficient`: its coefficient; `separate`: a third output of the agent per asset;
     the coefficient then only decides whether and how much to buy."""
@@ -235,8 +243,8 @@ class TradingConfig(Section):
     """Fill price of an order: the next day's open (its close if there is no open), the next day's close, or the close
     of the decision's day (the classic rule, which no real order can reach). If the symbol does not trade, a purchase
     lapses, and a sale waits for the symbol's next fill."""
-    delisting_days: Count = 60
-    """A symbol counts as delisted after this many days without a price on which its market is open (days)."""
+    delisting_bars: Count = 60
+    """A symbol counts as delisted after this many bars without a price on which its market is open (bars)."""
     delisting_loss: Fraction | None = 0.3
     """Loss on a position in a delisted symbol, as a fraction of its last close. Empty: a symbol that has no price on a
     day after its first is an error; older runs, which could sell positions without a price, keep this empty."""
@@ -264,24 +272,23 @@ class TradingConfig(Section):
 
     ordered = (
         ("trading.min_target", "trading.max_target", "swap them"),
-        ("trading.holding_days", "trading.settlement_days", "the last positions could not close inside their episode"),
+        ("trading.holding_bars", "trading.settlement_bars", "the last positions could not close inside their episode"),
         ("trading.buy_threshold", "trading.max_coefficient", "no agent could ever buy"),
     )
 
     @property
     def seconds_between_decisions(self) -> int | None:
         """The seconds of `decide_every`."""
-        every = self.decide_every
-        return None if every is None else int(every[:-1]) * {"m": 60, "h": 3_600, "d": 86_400}[every[-1]]
+        return None if self.decide_every is None else seconds_of(self.decide_every)
 
     @property
-    def episode_days(self) -> int:
-        """Days of an episode: trading and settlement."""
-        return self.trading_days + self.settlement_days
+    def episode_bars(self) -> int:
+        """Bars of an episode: trading and settlement."""
+        return self.trading_bars + self.settlement_bars
 
     @property
     def no_trade_step(self) -> int:
-        return (self.episode_days if self.bookkeeping == "classic" else self.trading_days) - 1
+        return (self.episode_bars if self.bookkeeping == "classic" else self.trading_bars) - 1
 
     @model_validator(mode="after")
     def _rules_agree(self) -> Self:
@@ -290,9 +297,9 @@ class TradingConfig(Section):
                 "trading.rank is separate, but trading.bookkeeping classic ranks by coefficient: use rank coefficient, "
                 "or bookkeeping exact"
             )
-        if self.bookkeeping == "classic" and self.purchases_per_day > 1:
+        if self.bookkeeping == "classic" and self.purchases_per_bar > 1:
             raise ValueError(
-                f"trading.purchases_per_day is {self.purchases_per_day}, but trading.bookkeeping classic buys one "
+                f"trading.purchases_per_bar is {self.purchases_per_bar}, but trading.bookkeeping classic buys one "
                 "asset a day: use 1, or bookkeeping exact"
             )
         return self

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import Field, field_validator, model_validator
 
-from eigen_core.common.errors import InputError
 from eigen_core.common.process import Instructions
 from eigen_core.common.text import quoted
 from eigen_core.config.learning import (
@@ -50,7 +49,7 @@ class AccountConfig(Section):
     """Money before the first day."""
     sizing: Literal["coefficient", "equal", "fixed"] = "coefficient"
     """Size of a new position, costs included; at most the cash at its fill. `equal`: the share 1 /
-    (`trading.holding_days` x `trading.purchases_per_day`) of the equity at the close of the decision's day, so that
+    (`trading.holding_bars` x `trading.purchases_per_bar`) of the equity at the close of the decision's day, so that
     the sum of all positions stays within the equity; `coefficient`: this times coefficient /
     `trading.max_coefficient`, or just this if that is empty; `fixed`: `account.fixed_amount`."""
     fixed_amount: Positive = 5_000.0
@@ -188,7 +187,7 @@ class Config(Section):
     preset: Text = "quickstart"
     """Preset that gives all values that are not set; `eigen presets` lists the presets."""
     task: TaskName = "market"
-    """Task of the agents: `market`, to buy assets for up to `trading.holding_days` days; `portfolio`, to choose the
+    """Task of the agents: `market`, to buy assets for up to `trading.holding_bars` days; `portfolio`, to choose the
     weights of all assets every day; or a Gymnasium environment, `gym:` and its id or `gym:module:Class`. Only the first
     two use the sections market and trading."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
@@ -270,9 +269,9 @@ class Config(Section):
                     f"learner.known_return_weight needs returns of assets, and task {self.task} has none: set it to 0"
                 )
             return self
-        if self.task == "portfolio" and self.trading.settlement_days < 2:
+        if self.task == "portfolio" and self.trading.settlement_bars < 2:
             raise ValueError(
-                f"trading.settlement_days {self.trading.settlement_days} is too few for the task portfolio: its last "
+                f"trading.settlement_bars {self.trading.settlement_bars} is too few for the task portfolio: its last "
                 "decision is filled on the first settlement day and judged at the fill prices of the second: use 2"
             )
         if self.exploration.random_steps and self.trading.max_coefficient is None:
@@ -293,38 +292,25 @@ class Config(Section):
                     f"network.{name} has {too_long[0]} days but market.window is {self.market.window}: "
                     f"{what} may not reach further back than the window"
                 )
-        if self.market.validation_days < self.trading.episode_days:
-            raise ValueError(
-                f"market.validation_days {self.market.validation_days} is shorter than an episode of "
-                f"{self.trading.episode_days} days: raise it or shorten trading.trading_days or "
-                "trading.settlement_days"
-            )
-        if 0 < self.market.holdout_days < self.trading.episode_days:
-            raise ValueError(
-                f"market.holdout_days {self.market.holdout_days} is shorter than an episode of "
-                f"{self.trading.episode_days} days (trading.trading_days and trading.settlement_days): raise it or set "
-                "it to 0"
-            )
+        for name, bars in (("validation", self.market.validation), ("holdout", self.market.holdout or None)):
+            # How many bars a duration has depends on the prices.
+            if isinstance(bars, int):
+                self.require_episode(name, bars)
         return self
+
+    def require_episode(self, name: str, bars: int) -> None:
+        """Raise ValueError if an episode does not fit into the `bars` bars of `market.validation` or `market.holdout`.
+
+        `name`: `validation` or `holdout`.
+        """
+        if bars < self.trading.episode_bars:
+            raise ValueError(
+                f"market.{name} is {bars:,} bars, shorter than an episode of {self.trading.episode_bars:,} "
+                "(trading.trading_bars and trading.settlement_bars): raise it or shorten these"
+                + (", or set it to 0" if name == "holdout" else "")
+            )
 
     @property
     def has_holdout(self) -> bool:
         """Whether the champion plays holdout episodes at the end of the run; with prices if there are holdout days."""
-        return not has_prices(self.task) or self.market.holdout_days > 0
-
-    @property
-    def required_days(self) -> int:
-        """Fewest days that the prices need: a window, a training episode, validation, holdout and purged days."""
-        return self.market.window + self.trading.episode_days + self.market.days_after_training
-
-    def require_days(self, days: int) -> None:
-        """Raise `InputError` if prices of `days` days are fewer than `required_days`."""
-        if days < self.required_days:
-            market = self.market
-            purged = f", and {market.purge_days} purged before each" if market.purge_days else ""
-            raise InputError(
-                f"window {market.window} needs at least {self.required_days:,} days for a window, one training episode "
-                f"of {self.trading.episode_days}, {market.validation_days} validation and {market.holdout_days} "
-                f"holdout days{purged}; the panel has {days:,}. Give more data or lower market.window, "
-                "market.validation_days or market.holdout_days."
-            )
+        return not has_prices(self.task) or self.market.holdout != 0

@@ -18,6 +18,11 @@ Positive = Annotated[float, Field(gt=0.0, le=1e9)]
 NonNegative = Annotated[float, Field(ge=0.0, le=1e9)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 CountOrZero = Annotated[int, Field(ge=0, le=1_000_000)]
+Duration = Annotated[str, Field(pattern=r"^[1-9]\d{0,3}[mhd]$")]
+"""A number of minutes, hours or days, such as `30m`, `6h` or `60d`."""
+Span = Count | Duration
+SpanOrZero = CountOrZero | Duration
+"""A number of bars, or the bars within a duration."""
 Rows = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Width = Annotated[int, Field(ge=1, le=65_536)]
 Text = Annotated[str, Field(max_length=4_096, pattern=r"^[^\x00-\x1f\x7f]*$")]
@@ -42,6 +47,14 @@ DateOrBar = Annotated[
     AfterValidator(_real_date),
 ]
 """A date, or the end of a bar within a day."""
+
+_SECONDS = {"m": 60, "h": 3_600, "d": 86_400}
+
+
+def seconds_of(duration: str) -> int:
+    """Return the seconds of a `Duration`."""
+    return int(duration[:-1]) * _SECONDS[duration[-1]]
+
 
 # Not inline: the type checker then accepts a dictionary for a section, as pydantic does.
 _STRICT = ConfigDict(strict=True)

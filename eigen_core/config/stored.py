@@ -117,6 +117,28 @@ def _intraday_of_version_18(values: dict[str, Any]) -> None:
         market.setdefault("bar", "1d")
 
 
+_BARS_OF_VERSION_19 = {
+    "trading.trading_days": "trading_bars",
+    "trading.settlement_days": "settlement_bars",
+    "trading.holding_days": "holding_bars",
+    "trading.delisting_days": "delisting_bars",
+    "trading.purchases_per_day": "purchases_per_bar",
+    "market.validation_days": "validation",
+    "market.holdout_days": "holdout",
+    "market.purge_days": "purge",
+    "learner.block_days": "block_bars",
+    "learner.stretch_days": "stretch_bars",
+    "replay.settlement_days": "settlement_bars",
+}
+
+
+def _bars_of_version_19(values: dict[str, Any]) -> None:
+    for key, new in _BARS_OF_VERSION_19.items():
+        section, name = _section_of(values, key)
+        if name in section:
+            section[new] = section.pop(name)
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     _with_missing({"trading.bookkeeping": "exact"}),
     # Version 3 stored a default delay as None; the migration of version 10 turns it back into a number.
@@ -145,6 +167,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _presets_of_version_16,
     _critic_of_the_fittest_in_version_17,
     _intraday_of_version_18,
+    _bars_of_version_19,
 )
 """Migrations from format version 1 to 2, from 2 to 3, and so on. Whoever renames or removes a setting, or adds one with
 a default that changes behaviour, adds a migration."""

@@ -75,7 +75,7 @@ class SpanResult:
         matched: earnings of random traders that trade as much and as long as the agents (`play_matched_traders`).
         excess: gain beyond the market (`Excess`); None with fewer than two trades, or days of a portfolio.
         alpha: part of the excess that the market's own gain does not explain; None where `alpha_of` returns None.
-        holding_days: `trading.holding_days`, the longest time of a trade; 1 for the task `portfolio`.
+        holding_bars: `trading.holding_bars`, the longest time of a trade; 1 for the task `portfolio`.
         periods_per_year, risk_free: trading days of a year; annual rate of interest without risk (a fraction).
         timing: earnings of the same decisions shifted to other times (`play_shifted`).
         baskets: names of the baselines that hold all assets; metrics and alpha compare with the first one.
@@ -94,7 +94,7 @@ class SpanResult:
     matched: MatchedTraders
     excess: Excess | None
     alpha: Excess | None
-    holding_days: int
+    holding_bars: int
     periods_per_year: int
     risk_free: float
     timing: MatchedTraders
@@ -385,7 +385,7 @@ class MarketBacktest(TaskBacktest[DecidedTrades, TradedAccounts]):
 
     @staticmethod
     def outcome_days(trading: TradingConfig) -> int:
-        return trading.holding_days
+        return trading.holding_bars
 
     def _decide(self, weights: Tensor, span: range, *, ensemble: bool) -> DecidedTrades:
         return decide_trades(self._network, self._known(span), self.config, weights, span, ensemble=ensemble)
@@ -406,12 +406,12 @@ class MarketBacktest(TaskBacktest[DecidedTrades, TradedAccounts]):
         excess, alpha = excess_of_trades(decided, self._known(span), trading, any_day=by_timing)
         if by_timing:
             alpha = alpha_of_days(accounts.combined_curve().returns, equal.returns, self._year(span))
-        return {"excess": excess, "alpha": alpha, "holding_days": trading.holding_days}
+        return {"excess": excess, "alpha": alpha, "holding_bars": trading.holding_bars}
 
     def next_orders(self, weights: Tensor, first: int) -> NextOrders:
         config, panel, known_days = self.config, self.panel, range(first, self.panel.days + 1)
-        span, holding_days = range(first, panel.days), config.trading.holding_days
-        known = prices_of_span(_with_a_day_at_the_last_close(self._prices), known_days, holding_days)
+        span, holding_bars = range(first, panel.days), config.trading.holding_bars
+        known = prices_of_span(_with_a_day_at_the_last_close(self._prices), known_days, holding_bars)
         own = weights.to(self.device)[None]
         decided = decide_trades(self._network, known, config, own, span)
         decided = _concat_trades([decided, DecidedTrades.none(1, 1, decided.asset.shape[2])], axis=1)
@@ -436,7 +436,7 @@ class MarketBacktest(TaskBacktest[DecidedTrades, TradedAccounts]):
                     money=float(accounts.paid[0][made] if buys else costs.received(shares[made] * price)),
                     price=float(price),
                     target=float(targets[made]),
-                    latest_exit=_latest_exit(panel, sessions, made[0], int(assets[made]), holding_days),
+                    latest_exit=_latest_exit(panel, sessions, made[0], int(assets[made]), holding_bars),
                 )
             )
         positions = [
@@ -464,10 +464,10 @@ def decide_trades(
     """Return the trades that agents decide on over a span of days; for the arguments see `TaskBacktest.play`.
 
     `known` are the prices that `prices_of_span` returns. The time in the episode, which agents observe, restarts after
-    every `trading.trading_days` days, as in training.
+    every `trading.trading_bars` days, as in training.
     """
     trading, agents = config.trading, len(weights)
-    every_day = _prepared_days(network, weights, span, episode_times(trading, weights.device), trading.trading_days)
+    every_day = _prepared_days(network, weights, span, episode_times(trading, weights.device), trading.trading_bars)
 
     def decide(_: int, portfolios: Tensor) -> tuple[Tensor, ...]:
         actor, prepared = next(every_day)
@@ -490,9 +490,9 @@ def _with_a_day_at_the_last_close(prices: Prices) -> Prices:
     return replace(prices, **extended)
 
 
-def _latest_exit(panel: Panel, sessions: NDArray[np.bool_], decided: int, asset: int, holding_days: int) -> str | None:
+def _latest_exit(panel: Panel, sessions: NDArray[np.bool_], decided: int, asset: int, holding_bars: int) -> str | None:
     """Return the date on which a sale is due if the asset trades on all of its usual weekdays; None: already due."""
-    left = holding_days - int(sessions[decided + 1 :, asset].sum())
+    left = holding_bars - int(sessions[decided + 1 :, asset].sum())
     if left <= 0:
         return None
     if panel.dates.dtype != "datetime64[D]":
@@ -545,7 +545,7 @@ class PortfolioBacktest(TaskBacktest[Values, WeightsAccounts]):
         return {
             "excess": excess_of_days(returns, market, year),
             "alpha": alpha_of_days(returns, equal.returns if by_timing else market, year),
-            "holding_days": 1,
+            "holding_bars": 1,
             "baskets": ("rebalanced", "equal_weight"),
             "weights": pd.DataFrame(held, index=self._dates(span), columns=self.panel.symbols[: decided.shape[2]]),
             "active_share": None if by_timing else active_share(decided, tradable.numpy()),
@@ -567,7 +567,7 @@ def decide_weights(
     They are float64 `[agents, days, assets]`, shares of the equity; the rest is cash. An `ensemble` decides as one
     agent, by the means of actions, scores and speeds (`move_scores`). For the arguments see `TaskBacktest.play`.
     """
-    time, at_once = episode_times(config.trading, weights.device)[:1], config.trading.trading_days
+    time, at_once = episode_times(config.trading, weights.device)[:1], config.trading.trading_bars
     decided, scores = [], None
     for actor, prepared in _prepared_days(network, weights, span, time, at_once):
         scores = decide_scores(network, actor, prepared, scores, None, ensemble=ensemble).scores

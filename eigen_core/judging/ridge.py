@@ -55,7 +55,7 @@ def play_rules(
         torch.tensor(values, dtype=torch.float64).repeat_interleave(len(starts)).unsqueeze(1)
         for values in zip(*((rule.threshold, rule.target) for rule in rules), strict=True)
     )
-    size, purchases = trading.max_coefficient or 1.0, min(trading.purchases_per_day, panel.assets)
+    size, purchases = trading.max_coefficient or 1.0, min(trading.purchases_per_bar, panel.assets)
     while not environment.done:
         seen = ranked[environment.days]
         held = environment.portfolio()[..., 0] > 0.0

@@ -197,7 +197,7 @@ def config_to_judge(
 
 
 def _default_span(status: RunStatus) -> str:
-    if not status.config.market.holdout_days:
+    if not status.config.market.holdout:
         raise InputError(f"Run '{status.run}' has no holdout days: choose other days, such as --slice validation.")
     if status.generation < status.config.generations:
         raise InputError(

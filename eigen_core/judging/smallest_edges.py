@@ -32,13 +32,13 @@ _FEWEST_ASSETS, _FEWEST_DECISIONS, _ROUNDING = 3, 50, 1e-9
 
 @dataclass(frozen=True)
 class EdgesHeld:
-    """The smallest edges of trades that are held for `holding_days`, of which the holdout has about `trades`.
+    """The smallest edges of trades that are held for `holding_bars`, of which the holdout has about `trades`.
 
     `shown`: IC for which `eigen backtest` claims skill at its first look with probability `POWER`. `pays`: IC whose
     trades gain as much beyond the market as they cost. An IC above 1 cannot be had.
     """
 
-    holding_days: int
+    holding_bars: int
     trades: int
     shown: float
     pays: float
@@ -47,7 +47,7 @@ class EdgesHeld:
 def smallest_edges(config: Config, panel: Panel) -> tuple[list[EdgesHeld], str]:
     """Return the smallest edges of the task `market` by holding time, and a sentence on them, or why there are none.
 
-    A trader buys on each day up to `trading.purchases_per_day` of the assets that it does not hold and whose scores
+    A trader buys on each day up to `trading.purchases_per_bar` of the assets that it does not hold and whose scores
     are among their best tenth, and holds each for h days. With i the mean score (standard deviations) at which it buys,
     s the standard deviation of returns over the assets of a day, and IC the edge, a trade gains IC i s beyond the
     market in the mean (Grinold 1989, "The fundamental law of active management"). Of n trades that hold the share f of
@@ -67,31 +67,31 @@ def smallest_edges(config: Config, panel: Panel) -> tuple[list[EdgesHeld], str]:
     the number is used. Sale targets and further looks are left out, and so are holding times over which no price
     changes.
     """
-    holdout_days = len(panel.splits.holdout)
+    holdout_bars = len(panel.splits.holdout)
     prices = Prices.of_panel(panel, torch.device("cpu"))
     decided = decides(prices, config.trading, torch.tensor(panel.splits.train)).nonzero().flatten()
     every = int(decided.diff().median()) if len(decided) > 1 else 1
     known = prices_of_span(prices, panel.splits.train[-_KNOWN_DAYS * every :], 0)
     rows, assets, independent = [], 0, 0.0
-    for days in sorted({*(every * days for days in _HOLDING_DAYS), config.trading.holding_days}):
-        trading = config.trading.model_copy(update={"holding_days": days})
+    for days in sorted({*(every * days for days in _HOLDING_DAYS), config.trading.holding_bars}):
+        trading = config.trading.model_copy(update={"holding_bars": days})
         costs, fills = OrderCosts.of(trading), replace(known).fills(trading)
         gains = costs.gain_at_market(fills.entry, fills.exit).numpy()
         ended = np.arange(len(gains))[:, None] + fills.exit_offset.numpy()
         returns = np.where(ended < len(gains), gains, np.nan)
         returns = returns[(~np.isnan(returns)).sum(axis=1) >= _FEWEST_ASSETS]
         spread = np.nanstd(returns, axis=1)
-        if holdout_days < max(FEWEST_DAYS, days + 1) or len(returns) < _FEWEST_DECISIONS or spread.max() <= _ROUNDING:
+        if holdout_bars < max(FEWEST_DAYS, days + 1) or len(returns) < _FEWEST_DECISIONS or spread.max() <= _ROUNDING:
             continue
         assets = int((~np.isnan(returns[-1])).sum())
         independent = min(independent or independent_assets(returns[::days]), assets)
         score, daily_trades = _trader(assets, trading, every)
-        trades, free = daily_trades * holdout_days, 1.0 - daily_trades * days / assets
+        trades, free = daily_trades * holdout_bars, 1.0 - daily_trades * days / assets
         error = float((spread**2).mean() * free / trades * (1.0 + _TAIL * (assets / independent - 1.0))) ** 0.5
-        detectable = detectable_ratio(max(holdout_days // days - 2, 1)) + _TOGETHER
+        detectable = detectable_ratio(max(holdout_bars // days - 2, 1)) + _TOGETHER
         gain, cost = score * float(spread.mean()), costs.buying + costs.selling
         # Trades of the last days end with the holdout, after half of their time in the mean.
-        shown = max(detectable * error, cost + float(ndtri(POWER)) * error) / (1.0 - 0.5 * days / holdout_days)
+        shown = max(detectable * error, cost + float(ndtri(POWER)) * error) / (1.0 - 0.5 * days / holdout_bars)
         rows.append(EdgesHeld(days, round(trades), shown / gain, cost / gain))
     if not rows:
         return [], "With so few holdout days, assets or prices nobody can say which edges could be shown."
@@ -118,12 +118,12 @@ def independent_assets(returns: Values) -> float:
 
 def _trader(assets: int, trading: TradingConfig, every: int) -> tuple[float, float]:
     """Return the mean score at which the trader of `smallest_edges` buys, every so many days, and its trades a day."""
-    scores = normalised_over_assets(persistent_noise(0, _PLAYED_DAYS * every, assets, trading.holding_days))
+    scores = normalised_over_assets(persistent_noise(0, _PLAYED_DAYS * every, assets, trading.holding_bars))
     free_from, bought = np.zeros(assets, dtype=np.int64), []
     for day, score in enumerate(scores):
         wanted = np.flatnonzero((score >= BEST) & (free_from <= day) & (day % every == 0))
-        best = wanted[np.argsort(-score[wanted])][: trading.purchases_per_day]
-        free_from[best] = day + trading.holding_days
+        best = wanted[np.argsort(-score[wanted])][: trading.purchases_per_bar]
+        free_from[best] = day + trading.holding_bars
         bought.append(score[best])
     paid = np.concatenate(bought)
     return float(paid.mean()), len(paid) / len(scores)

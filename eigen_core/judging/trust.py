@@ -33,11 +33,12 @@ from eigen_core.machine.performance import computing_threads
 from eigen_core.market import Panel
 from eigen_core.market.build import panel_of_clean_prices, read_prices
 from eigen_core.market.cleaning import prices_fingerprint
+from eigen_core.market.panel import Splits
 from eigen_core.trading.synthetic import require_choice, unpredictable_prices, with_planted_edge
 
 TRIAL_PRESET = "quickstart"
 """Default preset of trials: in the same training time it finds more of a weak edge than the other presets."""
-TRIAL_SETTINGS: Mapping[str, Any] = {"market.holdout_days": 1_250}
+TRIAL_SETTINGS: Mapping[str, Any] = {"market.holdout": 1_250}
 """Default settings of trials: on one year of days a weak edge cannot be distinguished from luck."""
 _DRAWS = 400
 _OF_NO_EFFECT = ("checkpoint", "reporting", "memory", "cuda_graphs", "threads", "workers", "scheduler")
@@ -133,11 +134,11 @@ class TrustTrials:
     """
 
     def __init__(self, config: Config, folder: Path) -> None:
-        if not has_prices(config.task) or not config.market.holdout_days:
-            raise InputError("Trials need a market with holdout days: set neither task nor market.holdout_days.")
+        if not has_prices(config.task) or not config.market.holdout:
+            raise InputError("Trials need a market with holdout days: set neither task nor market.holdout.")
         self._config, self._folder = config, folder
         self._prices = read_prices(config)
-        config.require_days(len(self._prices.days))
+        Splits.of(self._prices.days, config.market).require(config)
 
     def run(
         self,

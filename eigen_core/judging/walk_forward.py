@@ -65,14 +65,14 @@ class Walk:
     Attributes:
         config: of all runs, except for dates and seed.
         folds: in the order of the days.
-        train_days: number of training days of each fold; None: all days before its validation.
+        train_bars: number of training bars of each fold; None: all bars before its validation.
         seeds: number of runs per fold; their seeds are consecutive, from `config.seed` on.
     """
 
     name: str
     config: Config
     folds: tuple[Fold, ...]
-    train_days: int | None
+    train_bars: int | None
     seeds: int
 
     @property
@@ -83,7 +83,7 @@ class Walk:
         return f"{self.name}-fold-{fold.number}-seed-{seed}"
 
     def config_of(self, fold: Fold, seed: int) -> Config:
-        first = self.config.market.first_date if self.train_days is None else fold.train.first
+        first = self.config.market.first_date if self.train_bars is None else fold.train.first
         market = {"first_date": first, "last_date": fold.played.last}
         return changed(self.config, {"market": market, "seed": seed})
 
@@ -96,7 +96,7 @@ class Walk:
     def document(self) -> dict[str, JsonValue]:
         return {
             "config": stored_values(self.config),
-            "train_days": self.train_days,
+            "train_days": self.train_bars,
             "seeds": self.seeds,
             "days": [[fold.train.first, fold.played.first, fold.played.last] for fold in self.folds],
         }
@@ -108,10 +108,10 @@ def plan_walk(
     dates: NDArray[np.datetime64],
     folds: int,
     *,
-    train_days: int | None = None,
+    train_bars: int | None = None,
     seeds: int = 1,
 ) -> Walk:
-    """Return a walk-forward test (see `Walk`) whose last fold plays the last days; each plays `market.holdout_days`.
+    """Return a walk-forward test (see `Walk`) whose last fold plays the last days; each plays `market.holdout`.
 
     `dates` are those of the panel that `build_panel` makes of `config`, datetime64[D] `[days]`.
 
@@ -120,49 +120,43 @@ def plan_walk(
     """
     check_run_name(name)
     market = config.market
-    if not has_prices(config.task) or not market.holdout_days:
+    if not has_prices(config.task) or not market.holdout:
         raise InputError(
-            "A walk plays market.holdout_days days in each fold: choose a task with prices, and 1 holdout day or more."
+            "A walk plays market.holdout bars in each fold: choose a task with prices, and 1 holdout bar or more."
         )
-    # Training needs a window, and after it an episode, or a batch of different days.
-    batch_days = config.learner.batch_size if isinstance(config.learner, BatchSamplingConfig) else 1
-    fewest = market.window + max(config.trading.episode_days, batch_days)
-    if train_days is not None and train_days < fewest:
+    # Training needs a window, and after it an episode, or a batch of different bars.
+    batch_bars = config.learner.batch_size if isinstance(config.learner, BatchSamplingConfig) else 1
+    fewest = market.window + max(config.trading.episode_bars, batch_bars)
+    if train_bars is not None and train_bars < fewest:
         raise InputError(
-            f"--train-days {train_days}: with these settings a fold needs {fewest:,} days or more to train."
+            f"--train-bars {train_bars}: with these settings a fold needs {fewest:,} bars or more to train."
         )
-    trained = train_days or fewest
-    days, days_of_first = len(dates), trained + market.days_after_training
-    most = max(0, (days - days_of_first) // market.holdout_days + 1)
-    if folds > most:
-        raise InputError(
-            f"--folds {folds}: {days:,} days are enough for {most}. The first fold needs {days_of_first:,} "
-            f"({trained:,} to train, {market.validation_days} of validation, {market.holdout_days} played, twice "
-            f"{market.purge_days} purged), each fold after it {market.holdout_days} more: give more data, or lower "
-            "--folds, --span-days or market.purge_days."
-        )
-    planned = []
-    for number in range(1, folds + 1):
-        stop = days - (folds - number) * market.holdout_days
-        start = 0 if train_days is None else stop - days_of_first
-        splits = Splits.of_days(stop - start, market)
-        train, validation, played = (
-            Days(str(dates[start + split[0]]), str(dates[start + split[-1]]))
-            for split in (splits.train, splits.validation, splits.holdout)
-        )
-        planned.append(Fold(number, train, validation, played))
-    return Walk(name, config, tuple(planned), train_days, seeds)
+    planned: list[Fold] = []
+    stop, trained = len(dates), train_bars or fewest
+    while len(planned) < folds:
+        splits = Splits.of(dates[:stop], market)
+        if len(splits.train) < trained:
+            raise InputError(
+                f"--folds {folds}: {len(dates):,} bars are enough for {len(planned)}. The first fold needs {trained:,} "
+                f"to train, {market.validation} of validation, {market.holdout} played, twice {market.purge} purged, "
+                f"each fold after it {market.holdout} more: give more data, or lower --folds, --span or market.purge."
+            )
+        train = splits.train if train_bars is None else splits.train[-train_bars:]
+        days = (Days(str(dates[of[0]]), str(dates[of[-1]])) for of in (train, splits.validation, splits.holdout))
+        planned.append(Fold(folds - len(planned), *days))
+        stop = splits.holdout.start
+    return Walk(name, config, tuple(reversed(planned)), train_bars, seeds)
 
 
-def with_purge(config: Config, purge_days: int | None) -> Config:
-    """Return the configuration with `purge_days` unused days before and after the validation.
+def with_purge(config: Config, purge: int | str | None) -> Config:
+    """Return the configuration with `purge` unused bars before and after the validation.
 
     None: as many as a window (`market.window`) and the days after a decision that its reward depends on have together
     (without prices a window only), so that no two splits observe or trade the same day.
     """
     traded = backtest_class(config).outcome_days(config.trading) if has_prices(config.task) else 0
-    days = config.market.window + traded if purge_days is None else purge_days
-    return changed(config, {"market": {"purge_days": days}})
+    bars = config.market.window + traded if purge is None else purge
+    return changed(config, {"market": {"purge": bars}})
 
 
 def folder_of(walk: Walk) -> Path:
@@ -187,7 +181,8 @@ def require_same_walk(walk: Walk) -> None:
     if store.stat(_document_name(walk.name)) is None:
         return
     stored = _stored_definition(store, walk.name)
-    options = [f"--{key.replace('_', '-')}" for key in ("train_days", "seeds") if stored[key] != now[key]]
+    named = {"train_days": "--train-bars", "seeds": "--seeds"}
+    options = [option for key, option in named.items() if stored[key] != now[key]]
     if stored["days"] != now["days"]:
         options.append("the days of its folds")
     require_same_definition(f"Walk '{walk.name}'", config_from_stored(stored["config"]), walk.config, options)
@@ -224,7 +219,7 @@ def load_walk(store: str, name: str, settings: Iterable[str] = ()) -> Walk:
     dates = build_panel(config)[0].dates
     # The prices may have new days after the walk.
     dates = dates[dates <= np.datetime64(stored["days"][-1][-1])]
-    walk = plan_walk(name, config, dates, folds, train_days=stored["train_days"], seeds=stored["seeds"])
+    walk = plan_walk(name, config, dates, folds, train_bars=stored["train_days"], seeds=stored["seeds"])
     if walk.document()["days"] != stored["days"]:
         raise InputError(f"Walk '{name}' was started with prices of other days: restore the earlier prices.")
     for run, _ in walk.runs():
@@ -326,7 +321,7 @@ def play_walk(walk: Walk) -> WalkResult:
         matched=matched,
         excess=pool_excess([[one.excess for one in spans] for spans in seeds]),
         alpha=pool_excess([[one.alpha for one in spans] for spans in seeds]),
-        holding_days=first.holding_days,
+        holding_bars=first.holding_bars,
         periods_per_year=last.periods_per_year,
         risk_free=walk.config.account.risk_free,
         timing=timing,

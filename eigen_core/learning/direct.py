@@ -78,7 +78,7 @@ class DirectLearner(BaseLearner[Any, Any]):
         learner, known = self._learner, self._account.growth_days
         if learner.gradient_steps == 0:
             return None
-        days = min(learner.stretch_days, len(known))
+        days = min(learner.stretch_bars, len(known))
         generator = keyed_generator(self._config.seed, generation, "train", "shared", "stretches")
         shape = (learner.gradient_steps, learner.stretches)
         return StretchPlan(generator.integers(known.start, known.stop - days + 1, shape), days)

@@ -96,7 +96,7 @@ def audit_market(config: Config, days: int) -> MarketAudit:
 
     For each of `days` days (the last training day and random ones), later rows are cut off or shuffled, and features
     computed again: those that change on earlier days have look-ahead. Columns of the files do not change; only their
-    correlation with the returns of the next 1 to `trading.holding_days` days, before the holdout, can show look-ahead.
+    correlation with the returns of the next 1 to `trading.holding_bars` days, before the holdout, can show look-ahead.
     """
     if not has_prices(config.task):
         raise InputError(f"The task {config.task} has no prices to audit: omit task, or set task=market.")
@@ -104,9 +104,9 @@ def audit_market(config: Config, days: int) -> MarketAudit:
     source = find_source(market)
     rows = read_rows(source, config)
     prices, report = clean_prices(rows, str(source.path), market.context, market.levels)
-    config.require_days(len(prices.days))
+    splits = Splits.of(prices.days, market)
+    splits.require(config)
     features = PanelFeatures(prices, market)
-    splits = Splits.of_days(len(prices.days), market)
     # Days with a known price, except the last.
     first = max(int((~np.isnan(prices.close)).any(axis=1).argmax()), len(prices.days) // 10)
     others = [day for day in range(first, len(prices.days) - 1) if day != splits.train[-1]]
@@ -124,7 +124,7 @@ def audit_market(config: Config, days: int) -> MarketAudit:
                     files, dates = rows.files.get(symbol, ()), (str(prices.days[day]), str(last))
                     findings.append(LookAhead(name, normalised, symbol, files, *dates, future))
         report_progress("audit", done, len(positions))
-    suspected, unseen = audit_correlations(features, range(splits.validation.stop), config.trading.holding_days)
+    suspected, unseen = audit_correlations(features, range(splits.validation.stop), config.trading.holding_bars)
     return MarketAudit(
         report=replace(report, own_features=features.own_names, ignored_files=source.ignored, events=market.events),
         features=features.names,

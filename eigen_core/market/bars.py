@@ -12,7 +12,7 @@ from eigen_core.market.formats import PRICE_ROLES, SATURDAY, SUNDAY, Days, weekd
 from eigen_core.market.reading import OWN, FileRows
 from eigen_core.market.report import SuspiciousRow
 
-_SECONDS = {"1m": 60, "5m": 300, "15m": 900, "30m": 1_800, "1h": 3_600, "4h": 14_400, "1d": 86_400}
+SECONDS = {"1m": 60, "5m": 300, "15m": 900, "30m": 1_800, "1h": 3_600, "4h": 14_400, "1d": 86_400}
 """Lengths of bars by the values of `market.bar`."""
 _DAYS_TO_JUDGE_BY = 10
 _MANY_DAYS, _SOME_DAYS, _MANY_TIMES = 0.5, 0.05, 4
@@ -27,7 +27,7 @@ class FormedBars(NamedTuple):
     Attributes:
         rows: columns `code`, `day`, prices and own columns.
         bars, repeated: number of bars that they are made of, and of bars that came again.
-        length: key of `_SECONDS`; `stamp`: `open` or `close`, empty for days.
+        length: key of `SECONDS`; `stamp`: `open` or `close`, empty for days.
         unfinished: the last date or end if its bars end early, else empty.
         found: bars before or after the usual hours of a day.
     """
@@ -92,10 +92,10 @@ def form_bars(
         unfinished = _short_day(bars)
     else:
         clock = (bars["local"] - bars["day"]).dt.total_seconds()
-        ends = bars["utc"] + pd.to_timedelta(_SECONDS[length] - clock % _SECONDS[length], unit="s")
+        ends = bars["utc"] + pd.to_timedelta(SECONDS[length] - clock % SECONDS[length], unit="s")
         # The last bar may end earlier than those of other days at the same time.
         last = clock.groupby(ends).max()
-        same = last[(last // _SECONDS[length]) == (last.iloc[-1] // _SECONDS[length])]
+        same = last[(last // SECONDS[length]) == (last.iloc[-1] // SECONDS[length])]
         unfinished = ends.max().isoformat() if same.iloc[-1] < same.median() else ""
         bars = bars.assign(day=ends)
     again = bars.duplicated(["code", "utc"]).to_numpy()
@@ -123,9 +123,9 @@ def _length(rows: pd.DataFrame, market: MarketConfig, where: str) -> tuple[str, 
     given = int(steps.mode().iloc[0].total_seconds())
     length: str = market.bar
     if length == "auto":
-        length = next((name for name, seconds in _SECONDS.items() if seconds == given), "")
+        length = next((name for name, seconds in SECONDS.items() if seconds == given), "")
     # Days can be made of all bars, however irregular.
-    longer = [name for name, seconds in _SECONDS.items() if seconds % given == 0 or name == "1d"]
+    longer = [name for name, seconds in SECONDS.items() if seconds % given == 0 or name == "1d"]
     if length not in longer:
         raise InputError(
             f"{where} has bars of {given:,} seconds, of which market.bar={market.bar} cannot be made: set market.bar "

@@ -51,7 +51,7 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
     if found is None:
         features, report = computed or _read_features(source, config)
         logger.info("Building a panel of %d days and %d symbols from %s.", *features.shape[:2], source.path)
-        config.require_days(features.shape[0])
+        Splits.of(features.prices.days, market).require(config)
         report = replace(report, look_ahead=tuple(map(str, look_ahead_of_functions(features))))
         panel = panel_of_clean_prices(features.prices, market, fingerprint)
         panel = replace(panel, origin=_origin(source, features, market))
@@ -63,7 +63,7 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
         _release_free_memory()
     panel, report = found
     refuse_suspicious(report.suspicious, market)
-    config.require_days(panel.days)
+    panel.splits.require(config)
     if report.look_ahead and market.look_ahead == "refuse":
         raise InputError(
             f"{report.look_ahead[0]} A feature must not use later days: correct the function (`eigen audit` tests all "
@@ -143,8 +143,7 @@ def _release_free_memory() -> None:
 def panel_of_clean_prices(prices: CleanPrices, market: MarketConfig, fingerprint: str) -> Panel:
     """Return a panel of `prices` with the features of `market`; `InputError` if a feature function fails."""
     features = PanelFeatures(prices, market)
-    days, columns, _ = features.shape
-    splits = Splits.of_days(days, market)
+    columns, splits = features.shape[1], Splits.of(prices.days, market)
 
     def with_progress() -> Iterator[Series]:
         for done, values in enumerate(features.all_columns(), 1):
@@ -220,7 +219,7 @@ def inference_panel(
         )
     if trained == len(prices.days):
         raise InputError(f"The prices end on {last}, within training: give prices of later days.")
-    days = {"validation_days": len(prices.days) - trained, "holdout_days": 0, "purge_days": 0}
+    days = {"validation": len(prices.days) - trained, "holdout": 0, "purge": 0}
     panel, _ = build_panel(config.model_copy(update={"market": market.model_copy(update=days)}))
     if (panel.symbols, panel.feature_names) != (symbols, features):
         raise InputError(

@@ -22,6 +22,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.files import open_regular_file
 from eigen_core.config import Config, MarketConfig
 from eigen_core.config.model import MemoryConfig
+from eigen_core.config.registry import seconds_of
 from eigen_core.machine.memory_usage import headroom_bytes
 from eigen_core.market.features import PanelFeatures, Series, forward_fill
 from eigen_core.market.formats import BAR
@@ -47,9 +48,9 @@ _TEXTS = TypeAdapter(tuple[str, ...])
 
 @dataclass(frozen=True)
 class Splits:
-    """Indices of the days of training, validation and holdout; `market.purge_days` days in between are unused.
+    """Indices of the bars of training, validation and holdout; `market.purge` bars in between are unused.
 
-    The days that an agent observes may reach back into the previous split, its episodes may not. Purging: Lopez de
+    The bars that an agent observes may reach back into the previous split, its episodes may not. Purging: Lopez de
     Prado 2018, "Advances in Financial Machine Learning", section 7.4.
     """
 
@@ -58,20 +59,51 @@ class Splits:
     holdout: range
 
     @classmethod
-    def of_days(cls, days: int, market: MarketConfig) -> "Splits":
-        training = days - market.days_after_training
-        validation = training + market.purge_days
-        holdout = range(days - market.holdout_days, days)
-        return cls(range(training), range(validation, validation + market.validation_days), holdout)
+    def of(cls, dates: NDArray[np.datetime64], market: MarketConfig) -> "Splits":
+        """Return the splits of bars with the dates or ends `dates`; with too few bars none is left for training."""
+        holdout = _first_within(market.holdout, dates, len(dates))
+        chosen = _first_within(market.purge, dates, holdout) if market.holdout else holdout
+        validation = _first_within(market.validation, dates, chosen)
+        trained = _first_within(market.purge, dates, validation)
+        return cls(range(trained), range(validation, chosen), range(holdout, len(dates)))
+
+    def require(self, config: Config) -> None:
+        """Raise `InputError` if no window and episode fit into the training bars, or no episode into the others."""
+        market, fewest = config.market, config.market.window + config.trading.episode_bars
+        if len(self.train) < fewest:
+            purged = f", and {market.purge} purged before each" if market.purge else ""
+            bars = (self.holdout or self.validation).stop
+            raise InputError(
+                f"window {market.window} needs at least {bars + fewest - self.train.stop:,} bars for a window, one "
+                f"training episode of {config.trading.episode_bars}, {market.validation} validation and "
+                f"{market.holdout} holdout bars{purged}; the panel has {bars:,}. Give more data or lower "
+                "market.window, market.validation or market.holdout."
+            )
+        try:
+            config.require_episode("validation", len(self.validation))
+            if self.holdout:
+                config.require_episode("holdout", len(self.holdout))
+        except ValueError as error:
+            raise InputError(f"{error}.") from None
 
 
-def episode_starts(split: range, window: int, episode_days: int) -> range:
+def _first_within(span: int | str, dates: NDArray[np.datetime64], stop: int) -> int:
+    """Return the index of the first of `span` bars, or of the bars within a duration, that end before index `stop`."""
+    if isinstance(span, int):
+        return stop - span
+    if stop < 1:
+        return stop
+    ends = dates[:stop].astype("datetime64[s]")
+    return int(np.searchsorted(ends, ends[-1] - np.timedelta64(seconds_of(span), "s"), side="right"))
+
+
+def episode_starts(split: range, window: int, episode_bars: int) -> range:
     """Return the indices of days in `split` on which an episode can start after a full window; `InputError` if none."""
-    starts = range(max(split.start, window - 1), split.stop - episode_days + 1)
+    starts = range(max(split.start, window - 1), split.stop - episode_bars + 1)
     if not starts:
         raise InputError(
-            f"no episode of {episode_days} days with a window of {window} fits into days {split.start} to "
-            f"{split.stop} of the panel: give more data or lower market.window or trading.trading_days."
+            f"no episode of {episode_bars} days with a window of {window} fits into days {split.start} to "
+            f"{split.stop} of the panel: give more data or lower market.window or trading.trading_bars."
         )
     return starts
 
@@ -126,7 +158,7 @@ class Panel:
         return last
 
     def starts(self, split: range, config: Config) -> range:
-        return episode_starts(split, config.market.window, config.trading.episode_days)
+        return episode_starts(split, config.market.window, config.trading.episode_bars)
 
 
 def panel_of_prices(
@@ -165,18 +197,19 @@ def panel_of_prices(
         raise ValueError(f"dates have shape {dates.shape}: give one date for each of the {days} days of features")
     if (unordered := np.flatnonzero(~(dates[1:] > dates[:-1]))).size:
         raise ValueError(f"dates must increase, but {dates[unordered[0] + 1]} follows {dates[unordered[0]]}")
-    if days <= market.days_after_training:
+    splits = Splits.of(dates, market)
+    if not splits.train:
         raise InputError(
-            f"{days:,} days leave none to train on after {market.validation_days} validation and "
-            f"{market.holdout_days} holdout days, and {market.purge_days} purged before each: give more days, or lower "
-            "market.validation_days, market.holdout_days or market.purge_days."
+            f"{days:,} bars leave none to train on after {market.validation} of validation and {market.holdout} of "
+            f"holdout, and {market.purge} purged before each: give more bars, or lower market.validation, "
+            "market.holdout or market.purge."
         )
     valid = np.ones((days, columns), dtype=np.bool_)
     valid[:, :assets] = ~np.isnan(prices["close"])
     arrays: list[NDArray[Any]] = [features, *prices.values(), dates]
     described = [(str(array.dtype), array.shape) for array in arrays]
-    purged = (market.purge_days,) if market.purge_days else ()
-    header = (described, (*symbols, *feature_names), market.validation_days, market.holdout_days, *purged)
+    purged = (market.purge,) if market.purge else ()
+    header = (described, (*symbols, *feature_names), market.validation, market.holdout, *purged)
     digest = hashlib.sha256(repr(header).encode())
     for array in arrays:
         digest.update(np.ascontiguousarray(array).view(np.uint8).data)
@@ -187,7 +220,7 @@ def panel_of_prices(
         dates=dates,
         symbols=tuple(symbols),
         feature_names=tuple(feature_names),
-        splits=Splits.of_days(days, market),
+        splits=splits,
         fingerprint=digest.hexdigest(),
         origin={},
     )
@@ -240,9 +273,10 @@ def panel_fingerprint(
     within_days = market.bar == "1d"
     # `refuse` also drops an unfinished last day of bars.
     counted = ("drop", "refuse") if within_days else ("drop",)
-    plain = "own_features levels purge_days first_date last_date symbols symbol_from date_format decimal"
+    plain = "own_features levels first_date last_date symbols symbol_from date_format decimal"
     optional = {
         **{name: getattr(market, name) for name in plain.split()},
+        "purge_days": market.purge,
         "columns": market.columns.model_dump(exclude_none=True),
         "suspicious": market.suspicious if market.suspicious in counted else None,
         "intraday": ["aggregate", market.time_zone] if within_days else None,
@@ -251,8 +285,9 @@ def panel_fingerprint(
         "time_zone": None if within_days else market.time_zone,
         "events": [str(one) for one in market.price_events],
     }
-    inputs = {"format": _FORMAT, "files": files}
-    inputs |= {name: getattr(market, name) for name in ("context", "features", "validation_days", "holdout_days")}
+    # The names of these settings in earlier versions: fingerprints stay.
+    inputs = {"format": _FORMAT, "files": files, "validation_days": market.validation, "holdout_days": market.holdout}
+    inputs |= {name: getattr(market, name) for name in ("context", "features")}
     # Only non-default values: older fingerprints do not contain these settings.
     inputs |= {name: value for name, value in optional.items() if value}
     fingerprint = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
@@ -298,7 +333,7 @@ def load_panel(folder: Path, fingerprint: str, config: Config) -> tuple[Panel, D
     for array in arrays.values():
         array.setflags(write=False)
     dates = arrays.pop("dates").astype("datetime64[s]" if report.bar_stamp else "datetime64[D]")
-    splits = Splits.of_days(len(dates), config.market)
+    splits = Splits.of(dates, config.market)
     panel = Panel(
         **arrays,
         dates=dates,

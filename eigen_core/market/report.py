@@ -74,7 +74,7 @@ _SENTENCES: Mapping[str, str] = {
     "missing_opens": "{missing_opens:day} of prices without an open: orders fill at the close instead.",
     "adjusted_prices": "{adjusted_prices:day} of prices brought to the scale of the adjusted close.",
     "ended": "{ended:tradable symbol} without a price on the last day: a position in a symbol without prices for "
-    "{delisting_days} days is booked at its last close less {delisting_loss}.",
+    "{delisting_bars} days is booked at its last close less {delisting_loss}.",
     "survivors": "No tradable symbol ends before the last day: probably only survivors were chosen. A backtest on "
     "survivors earns more than trading would have, because failed symbols are missing.",
     "unadjusted": "Adjusted closes contain splits but no dividends: gains exclude dividends, which is right only for "
@@ -224,9 +224,9 @@ class DataReport:
     def lines(self, trading: TradingConfig | None = None) -> list[str]:
         """Return the report as sentences; they quote values of `trading` or, if it is None, names of its settings."""
         universe, tradable = self.universe, [history for history in self.symbols if history.tradable]
-        days, loss = "trading.delisting_days", "trading.delisting_loss"
+        days, loss = "trading.delisting_bars", "trading.delisting_loss"
         if trading is not None:
-            days, loss = f"{trading.delisting_days:,} ({days})", f"{percent(trading.delisting_loss or 0.0, 0)} ({loss})"
+            days, loss = f"{trading.delisting_bars:,} ({days})", f"{percent(trading.delisting_loss or 0.0, 0)} ({loss})"
         facts: dict[str, Any] = {
             **vars(self),
             **vars(universe),
@@ -242,7 +242,7 @@ class DataReport:
             "gap_symbols": sum(history.gap_days > 0 for history in self.symbols),
             "derived": self.derived_highs + self.derived_lows,
             "ended": sum(history.last_day < self.last_day for history in tradable),
-            "delisting_days": days,
+            "delisting_bars": days,
             "delisting_loss": loss,
             "survivors": not universe.ended_symbols and self.days >= _YEAR_DAYS,
             universe.dividends: True,

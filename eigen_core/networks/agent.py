@@ -201,10 +201,10 @@ class AgentNetwork:
         return encoded_at_once(agents, days, day_bytes, self._valid.device.type, steps, self.days_before)
 
     def encode_days(
-        self, parameters: Parameters, days: Tensor, first_day: FirstDay, block_days: int
+        self, parameters: Parameters, days: Tensor, first_day: FirstDay, block_bars: int
     ) -> MarketEmbedding:
-        """Encode days, int64 `[agents, batch]`, different ones for an agent, among `block_days` from `first_day` on."""
-        embeddings = self._encoder.encode_days(parameters, days, first_day, block_days)
+        """Encode days, int64 `[agents, batch]`, different ones for an agent, among `block_bars` from `first_day` on."""
+        embeddings = self._encoder.encode_days(parameters, days, first_day, block_bars)
         return self._embedding(parameters, embeddings, self._valid[days], days)
 
     def predicted_returns(self, parameters: Parameters, market: MarketEmbedding) -> Tensor:

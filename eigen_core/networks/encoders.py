@@ -38,7 +38,7 @@ class Encoder(Protocol):
     def encode_block(self, parameters: Parameters, first_day: int, days: int) -> Tensor:
         """Return the embeddings of consecutive days: float32 `[agents, days, symbols, embedding]`."""
 
-    def encode_days(self, parameters: Parameters, days: Tensor, first_day: FirstDay, block_days: int) -> Tensor:
+    def encode_days(self, parameters: Parameters, days: Tensor, first_day: FirstDay, block_bars: int) -> Tensor:
         """Return `[agents, batch, symbols, embedding]` of days `[agents, batch]` in the block from `first_day` on."""
 
 
@@ -134,7 +134,7 @@ class FilterBankEncoder:
         filtered = self.bank[first_day : first_day + days]
         return self._embed(parameters, filtered.expand(agents, *filtered.shape))
 
-    def encode_days(self, parameters: Parameters, days: Tensor, first_day: FirstDay, block_days: int) -> Tensor:  # noqa: ARG002 - any day can be encoded by itself
+    def encode_days(self, parameters: Parameters, days: Tensor, first_day: FirstDay, block_bars: int) -> Tensor:  # noqa: ARG002 - any day can be encoded by itself
         # Copies whole days; indexing by a tensor of several dimensions would copy value by value.
         rows = self.bank.index_select(0, days.flatten())
         return self._embed(parameters, rows.view(*days.shape, *self.bank.shape[1:]))

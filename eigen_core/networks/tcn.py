@@ -386,7 +386,7 @@ class TcnEncoder:
     def encode_block(self, parameters: Parameters, first_day: int, days: int) -> Tensor:
         return self._convolve(parameters, first_day, Schedule(self._window, days), None)
 
-    def encode_days(self, parameters: Parameters, days: Tensor, first_day: FirstDay, block_days: int) -> Tensor:
+    def encode_days(self, parameters: Parameters, days: Tensor, first_day: FirstDay, block_bars: int) -> Tensor:
         # The days of an agent differ, so that no gradient is a sum in unknown order.
-        schedule = Schedule(self._window, block_days, days.shape[1])
+        schedule = Schedule(self._window, block_bars, days.shape[1])
         return self._convolve(parameters, first_day, schedule, schedule.gathered(days - first_day))

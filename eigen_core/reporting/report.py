@@ -361,7 +361,7 @@ def report_of(played: Backtest, status: RunStatus) -> Report:
 def report_of_walk(result: WalkResult) -> Report:
     walk, verdict = result.walk, result.verdict
     shape = ["--folds", str(len(walk.folds)), "--seeds", str(walk.seeds)]
-    shape += [] if walk.train_days is None else ["--train-days", str(walk.train_days)]
+    shape += [] if walk.train_bars is None else ["--train-bars", str(walk.train_bars)]
     return _report(
         result,
         verdict,

@@ -24,7 +24,6 @@ from eigen_core.task.panel import (
     EncodedEpisodes,
     MarketEncoding,
     MarketObservation,
-    PanelDimensions,
     PanelTask,
     held_out_from,
     require_scale,
@@ -61,7 +60,7 @@ class MarketTask(PanelTask):
 
     def __init__(self, config: Config, panel: Panel, device: torch.device, heads: Heads) -> None:
         # Before the outcomes of too few days are computed.
-        require_scale(config, panel.days, self.steps(config))
+        require_scale(config, panel.splits, self.steps(config))
         self.prices = Prices.of_panel(panel, device)
         self._outcomes: OutcomeTable | None = None
         if heads.outcomes:
@@ -75,7 +74,7 @@ class MarketTask(PanelTask):
         start = linear_start(panel, config, self._outcomes)
         super().__init__(config, panel, device, heads, market_actions(config, device), start)
         self._held_prices = HeldPrices.of(self.prices, config.trading) if self.network.portfolio_values else None
-        self._decisions = torch.arange(config.trading.trading_days, device=device)
+        self._decisions = torch.arange(config.trading.trading_bars, device=device)
         self._require_decisions()
 
     def _require_decisions(self) -> None:
@@ -92,28 +91,28 @@ class MarketTask(PanelTask):
             raise InputError(
                 f"learner.batch_size {learner.batch_size} needs as many different training days, and of those with "
                 f"decisions (trading.decide_every {every}) no block has so many: lower learner.batch_size, or set "
-                "learner.block_days higher."
+                "learner.block_bars higher."
             )
 
     @staticmethod
     def steps(config: Config) -> int:
-        return config.trading.episode_days if config.replay.settlement_days else config.trading.trading_days
+        return config.trading.episode_bars if config.replay.settlement_bars else config.trading.trading_bars
 
     @staticmethod
-    def warnings(config: Config, dimensions: PanelDimensions) -> Sequence[str]:
-        held, purchases = config.trading.holding_days, config.trading.purchases_per_day
-        warnings = PanelTask.warnings(config, dimensions)
-        if dimensions.assets == 1 or dimensions.assets > held * purchases:
+    def warnings(config: Config, panel: Panel) -> Sequence[str]:
+        held, purchases = config.trading.holding_bars, config.trading.purchases_per_bar
+        warnings = PanelTask.warnings(config, panel)
+        if panel.assets == 1 or panel.assets > held * purchases:
             return warnings
         if purchases == 1:
             often, hold = "one purchase a day", "Hold for fewer days than there are assets"
         else:
-            often = f"{purchases:,} purchases a day (trading.purchases_per_day)"
+            often = f"{purchases:,} purchases a day (trading.purchases_per_bar)"
             hold = "Buy fewer a day or hold for fewer days, so that these two multiplied are below the number of assets"
         return (
             *warnings,
-            f"With {often} and positions of up to {held:,} days (trading.holding_days), any of the "
-            f"{dimensions.assets:,} assets that is not held is soon bought: agents choose when to buy, but hardly "
+            f"With {often} and positions of up to {held:,} days (trading.holding_bars), any of the "
+            f"{panel.assets:,} assets that is not held is soon bought: agents choose when to buy, but hardly "
             f"which asset. {hold}, or trade more assets.",
         )
 
@@ -203,7 +202,7 @@ class MarketTask(PanelTask):
     def decisions(self, weights: Tensor, starts: NDArray[np.int64]) -> tuple[Tensor, Excess | None]:
         rollout, summary = self.play(weights, starts)
         bought = summary.asset[..., None] == torch.arange(self.panel.assets, device=summary.asset.device)
-        shares = bought.sum(dim=2) / self._config.trading.purchases_per_day
+        shares = bought.sum(dim=2) / self._config.trading.purchases_per_bar
         return shares, self.excess(rollout)
 
     def counts(self, starts: NDArray[np.int64], summary: EpisodeSummary) -> dict[str, NDArray[np.float64]]:
@@ -232,21 +231,21 @@ class MarketTask(PanelTask):
             # The market is this asset: every trade gains what the market does.
             return None
         first, gained, traded = (rollout.counts[name] for name in ("first_day", "excess_of_days", "trades_of_days"))
-        return mean_excess(gained, traded, first.astype(np.int64), self._config.trading.holding_days)
+        return mean_excess(gained, traded, first.astype(np.int64), self._config.trading.holding_bars)
 
     def held_out(self, batch_size: int) -> Sequence[tuple[Tensor, FirstDay]]:
         assert self._outcomes is not None
-        days, last_block = self._outcomes.days.cpu().numpy(), self.panel.splits.train.stop - self.block_days
+        days, last_block = self._outcomes.days.cpu().numpy(), self.panel.splits.train.stop - self.block_bars
         batches, start = [], held_out_from(len(days))
         while start < len(days):
             first = int(days[start])
-            stop = min(start + batch_size, int(np.searchsorted(days, first + self.block_days)))
+            stop = min(start + batch_size, int(np.searchsorted(days, first + self.block_bars)))
             batches.append((torch.arange(start, stop, device=self._device), min(first, last_block)))
             start = stop
         return batches
 
     def longest_blocked(self) -> int:
-        return self._config.trading.holding_days
+        return self._config.trading.holding_bars
 
     def outcome_sampler(self, batch_size: int) -> BlockSampler | None:
         assert self._outcomes is not None

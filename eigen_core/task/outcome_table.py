@@ -22,7 +22,7 @@ class OutcomeTable:
     Attributes:
         days: int64 `[days]`, day of each row.
         rewards: float32 `[days, assets, targets]`; NaN where the asset cannot be bought.
-        shares: float16, days from the decision to the exit / `trading.holding_days`; above 1 if the sale has to wait.
+        shares: float16, days from the decision to the exit / `trading.holding_bars`; above 1 if the sale has to wait.
     """
 
     days: Tensor
@@ -33,7 +33,7 @@ class OutcomeTable:
     def of(cls, prices: Prices, trading: TradingConfig, days: range, targets: Tensor) -> "OutcomeTable":
         """Return the table of decisions whose positions end within `days`; `targets` are float64 `[targets]`."""
         device = targets.device
-        decided = torch.arange(days.start, days.stop - trading.holding_days, device=device)
+        decided = torch.arange(days.start, days.stop - trading.holding_bars, device=device)
         decided = decided[decides(prices, trading, decided)]
         assets = torch.arange(prices.assets, device=device)[:, None]
         shape = (len(decided), prices.assets, len(targets))
@@ -45,7 +45,7 @@ class OutcomeTable:
             gain = OrderCosts.of(trading).net_gain(trades.entry, trades.exit)
             bought = trades.filled & prices.tradable[day[:, 0, 0]][..., None]
             rewards[part] = torch.where(bought, trade_value(trading, torch.ones_like(gain), gain), torch.nan)
-            shares[part] = trades.exit_offset / trading.holding_days
+            shares[part] = trades.exit_offset / trading.holding_bars
         return cls(decided, rewards, shares)
 
     def standardised(self) -> "OutcomeTable":

@@ -20,6 +20,7 @@ from eigen_core.config import BatchSamplingConfig, Config, CounterfactualConfig,
 from eigen_core.config.learning import batch_setting, known_return_weight
 from eigen_core.machine.performance import columns_at_once
 from eigen_core.market import build_panel
+from eigen_core.market.bars import SECONDS
 from eigen_core.market.build import TrainingDays
 from eigen_core.market.features import feature_functions, feature_names
 from eigen_core.market.panel import Panel, Splits, panel_of_prices
@@ -48,7 +49,7 @@ class MarketObservation:
         days: int64 `[agents, batch]`, the last day of each observed window of features.
         portfolio: float32 `[agents, batch, assets, values]`; None if agents do not observe their portfolio.
         episode_time: float32 `[agents, batch, 2]`, see `episode_times`.
-        block: first day of the block of `PanelTask.block_days` days that contains all `days`.
+        block: first day of the block of `PanelTask.block_bars` days that contains all `days`.
     """
 
     days: Tensor
@@ -95,11 +96,16 @@ class PanelDimensions:
         )
 
 
+def _dates_of_shape(market: MarketConfig, bars: int) -> NDArray[np.datetime64]:
+    first, length = np.datetime64("2000-01-01", "s"), SECONDS.get(market.bar, SECONDS["1d"])
+    return first + np.arange(bars) * np.timedelta64(length, "s")
+
+
 def random_panel(market: MarketConfig, size: PanelDimensions) -> Panel:
     generator = keyed_generator(0, 0, "plan", "panel")
     features = generator.standard_normal((size.days, size.columns, size.features), dtype=np.float32)
     close = 100.0 * np.exp(np.cumsum(0.01 * generator.standard_normal((size.days, size.assets)), axis=0))
-    dates = np.datetime64("2000-01-01") + np.arange(size.days)
+    dates = _dates_of_shape(market, size.days)
     symbols = [f"S{column}" for column in range(size.columns)]
     names = [f"feature{index}" for index in range(size.features)]
     prices = (close, close * 1.01, close * 0.99, close)
@@ -118,7 +124,7 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
         actions: AssetActions,
         start: LinearStart | None,
     ) -> None:
-        require_scale(config, panel.days, self.steps(config))
+        require_scale(config, panel.splits, self.steps(config))
         if encoder_class(config.network).block_bound and heads.whole_episodes:
             raise InputError(
                 f"learner.algorithm {config.learner.algorithm} learns from whole episodes, whose days network.encoder "
@@ -156,7 +162,7 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
         if not self.network.block_bound:
             return max(FLOAT32_BYTES * batch * columns * network.channels, heads)
         train_days = len(self.panel.splits.train)
-        block = min(batch_setting(config.learner, "block_days") or train_days, train_days)
+        block = min(batch_setting(config.learner, "block_bars") or train_days, train_days)
         column_bytes = FLOAT32_BYTES * (block + config.market.window - 1) * padded_outputs(network.channels)
         at_once = columns_at_once(network.column_chunk, columns, column_bytes, device.type)
         return max(column_bytes * max(at_once, -(-FEWEST_ROWS // min(block, batch))), heads)
@@ -212,11 +218,11 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
     @classmethod
     def open_data(cls, config: Config) -> TaskData:
         panel, report = build_panel(config)
-        require_scale(config, panel.days, cls.steps(config))
+        require_scale(config, panel.splits, cls.steps(config))
         dimensions = PanelDimensions(panel.days, panel.columns, panel.assets, len(panel.feature_names))
         year = periods_per_year(panel.dates, config.account)
         calendar = f"A year has {year} trading days: metrics are annualised by this number (account.periods_per_year)."
-        lines = (*report.lines(config.trading), calendar, *cls.warnings(config, dimensions))
+        lines = (*report.lines(config.trading), calendar, *cls.warnings(config, panel))
         splits = {name: getattr(panel.splits, name) for name in ("train", "validation", "holdout")}
         dates = panel.dates
         parts: list[dict[str, str | int]] = [
@@ -227,23 +233,23 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
         return TaskData(panel, str(dimensions), lines, dimensions, parts)
 
     @staticmethod
-    def warnings(config: Config, dimensions: PanelDimensions) -> Sequence[str]:
+    def warnings(config: Config, panel: Panel) -> Sequence[str]:
         """Return warnings, as sentences, about trading rules that do not suit the data."""
-        needed, holdout = fewest_days(config.trading), config.market.holdout_days
-        if dimensions.assets > 1 or not holdout:
+        needed, holdout = fewest_days(config.trading), len(panel.splits.holdout)
+        if panel.assets > 1 or not holdout:
             return ()
         only = "With one tradable symbol, timing is all that the verdict of a backtest can judge"
         if holdout >= needed:
             return (f"{only}: it compares the agent with its own decisions shifted to other days.",)
         return (
-            f"{only}, and no verdict will be possible: it shifts decisions by more than trading.holding_days "
-            f"{config.trading.holding_days:,}, which needs {needed:,} holdout days, and market.holdout_days is "
-            f"{holdout:,}. Raise market.holdout_days or lower trading.holding_days.",
+            f"{only}, and no verdict will be possible: it shifts decisions by more than trading.holding_bars "
+            f"{config.trading.holding_bars:,}, which needs {needed:,} holdout bars, and market.holdout is "
+            f"{holdout:,}. Raise market.holdout or lower trading.holding_bars.",
         )
 
     @classmethod
     def data_of_shape(cls, config: Config, days: int, columns: int, assets: int) -> TaskData:
-        require_scale(config, days, cls.steps(config))
+        require_scale(config, Splits.of(_dates_of_shape(config.market, days), config.market), cls.steps(config))
         dimensions = PanelDimensions.of_shape(config, days, columns, assets)
         return TaskData(random_panel(config.market, dimensions), str(dimensions), dimensions=dimensions)
 
@@ -269,11 +275,11 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
         return first, last, self.panel.symbols[: self.panel.assets]
 
     @property
-    def block_days(self) -> int:
-        """Number of days in a block: `learner.block_days`, or all if that is 0 or the encoder needs no blocks."""
+    def block_bars(self) -> int:
+        """Number of days in a block: `learner.block_bars`, or all if that is 0 or the encoder needs no blocks."""
         last_day = self.panel.splits.train.stop
-        block_days = batch_setting(self._config.learner, "block_days")
-        return min(block_days or last_day, last_day) if self.network.block_bound else last_day
+        block_bars = batch_setting(self._config.learner, "block_bars")
+        return min(block_bars or last_day, last_day) if self.network.block_bound else last_day
 
     def noise_shape(self, episodes: int) -> tuple[int, ...]:
         return (episodes, self.episode_steps, self.panel.assets, self.box.values)
@@ -283,7 +289,7 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
 
     def day_sampler(self, row_days: NDArray[np.int32], stop: int, batch_size: int) -> BlockSampler | None:
         """Return a sampler of rows of the days `row_days`, all before `stop`; None if no block has days for a batch."""
-        sampler = BlockSampler(row_days, min(self.block_days, stop), stop, self._return_steps, batch_size)
+        sampler = BlockSampler(row_days, min(self.block_bars, stop), stop, self._return_steps, batch_size)
         return sampler if len(sampler.block_starts) else None
 
     def transitions(self, replay: Replay, slots: Tensor, block: FirstDay) -> Transitions[MarketObservation]:
@@ -305,7 +311,7 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
         )
 
     def encode(self, critic: Parameters, observations: MarketObservation) -> MarketEncoding:
-        market = self.network.encode_days(critic, observations.days, observations.block, self.block_days)
+        market = self.network.encode_days(critic, observations.days, observations.block, self.block_bars)
         return MarketEncoding(market, observations.portfolio, observations.episode_time)
 
     def policy(self, actor: Parameters, encoding: MarketEncoding) -> SquashedGaussian:
@@ -341,11 +347,11 @@ def held_out_from(days: int) -> int:
     return days * 4 // 5
 
 
-def require_scale(config: Config, days: int, steps: int) -> None:
-    """Raise InputError if replay, batches or blocks do not suit a panel of `days` and episodes of `steps` days."""
-    config.require_days(days)
+def require_scale(config: Config, splits: Splits, steps: int) -> None:
+    """Raise InputError if replay, batches or blocks do not suit the splits of a panel and episodes of `steps` bars."""
+    splits.require(config)
     require_capacity(config, steps)
-    train_days = len(Splits.of_days(days, config.market).train)
+    train_days = len(splits.train)
     learner = config.learner
     if not isinstance(learner, BatchSamplingConfig):
         return
@@ -354,7 +360,7 @@ def require_scale(config: Config, days: int, steps: int) -> None:
             f"learner.batch_size {learner.batch_size} needs as many different training days, but there are "
             f"{train_days - config.market.window:,} after the first window (market.window): lower learner.batch_size."
         )
-    held = config.trading.holding_days
+    held = config.trading.holding_bars
     learned = held_out_from(max(train_days - config.market.window + 1 - held, 0)) - held
     if isinstance(learner, CounterfactualConfig) and config.network.linear_scales and learner.batch_size > learned:
         raise InputError(
@@ -362,10 +368,10 @@ def require_scale(config: Config, days: int, steps: int) -> None:
             f"network.linear_scales does not hold out there are {max(learned, 0):,}: lower learner.batch_size."
         )
     steps = learner.n_step if isinstance(learner, OffPolicyConfig) else 1
-    if encoder_class(config.network).block_bound and 0 < learner.block_days < learner.batch_size + steps:
+    if encoder_class(config.network).block_bound and 0 < learner.block_bars < learner.batch_size + steps:
         after = "a day" if steps == 1 else f"{steps} days (learner.n_step)"
         raise InputError(
-            f"learner.block_days {learner.block_days} must be {learner.batch_size + steps} or more: a batch has "
+            f"learner.block_bars {learner.block_bars} must be {learner.batch_size + steps} or more: a batch has "
             f"{learner.batch_size} different days of a block (learner.batch_size), with {after} after each."
         )
 

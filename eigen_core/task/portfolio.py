@@ -95,7 +95,7 @@ def episode_scores(network: AgentNetwork, actor: Parameters, prepared: Tensor, n
 class PortfolioTask(PanelTask):
     """Implements `Task` and `DifferentiableGrowth`.
 
-    After the close of each of an episode's `trading.trading_days` days an agent decides on a score and a speed for each
+    After the close of each of an episode's `trading.trading_bars` days an agent decides on a score and a speed for each
     asset; its portfolio's scores move towards these by the speeds (`move_scores`). It observes the market and, if
     `trading.observe_portfolio`, its portfolio's scores. The reward is 100 times the logarithm of the growth of its
     account from the fill of the decision to the fill of the next (`Rebalancing.growth`).
@@ -119,7 +119,7 @@ class PortfolioTask(PanelTask):
 
     @staticmethod
     def steps(config: Config) -> int:
-        return config.trading.trading_days
+        return config.trading.trading_bars
 
     @torch.no_grad()
     def play(

@@ -66,19 +66,19 @@ def stored_days(replay: Replay) -> NDArray[np.int32]:
     return replay.on_host("day").numpy()
 
 
-def check_rows(ring: Ring, starts: range, episode_days: int) -> str | None:
+def check_rows(ring: Ring, starts: range, episode_bars: int) -> str | None:
     """Return why the rows of a stored replay cannot be whole episodes, as a phrase (`has ...`); None: they can.
 
-    The ring is on the CPU. As row 0 began an episode and all episodes have `episode_days` steps, the number of a row
+    The ring is on the CPU. As row 0 began an episode and all episodes have `episode_bars` steps, the number of a row
     determines its step. `starts` are the possible first days of episodes.
     """
     began_before: Tensor | None = None
     oldest = ring.written - ring.size
     for first, slots in slot_ranges(ring.capacity, oldest, ring.written, _ROWS_AT_A_TIME):
-        steps = torch.arange(first, first + slots.stop - slots.start) % episode_days
+        steps = torch.arange(first, first + slots.stop - slots.start) % episode_bars
         if not torch.equal(ring.columns["step"][slots].long(), steps):
             return "has episodes whose steps are not in order"
-        if not torch.equal(ring.columns["terminal"][slots], steps == episode_days - 1):
+        if not torch.equal(ring.columns["terminal"][slots], steps == episode_bars - 1):
             return "has episodes that do not end with their last step"
         began = ring.columns["day"][slots].long() - steps
         if began.min() < starts.start or began.max() >= starts.stop:
@@ -106,18 +106,18 @@ class BlockSampler:
     """
 
     def __init__(
-        self, row_days: NDArray[np.int32], block_days: int, stop: int, most_steps: int, batch_size: int
+        self, row_days: NDArray[np.int32], block_bars: int, stop: int, most_steps: int, batch_size: int
     ) -> None:
         self._order = np.argsort(row_days, kind="stable")
         self._days, self._starts, self._counts = np.unique(row_days[self._order], return_index=True, return_counts=True)
-        self._block_days, self._stop, self._most_steps, self._batch_size = block_days, stop, most_steps, batch_size
-        starts = np.arange(max(stop - block_days, 0) + 1, dtype=np.int64)
+        self._block_bars, self._stop, self._most_steps, self._batch_size = block_bars, stop, most_steps, batch_size
+        starts = np.arange(max(stop - block_bars, 0) + 1, dtype=np.int64)
         low, high = self._places(starts)
         self.block_starts: NDArray[np.int64] = starts[high - low >= batch_size]
 
     def _places(self, block: NDArray[np.int64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Return first and last (exclusive) index into `_days` to draw from, for blocks that begin on days `block`."""
-        end = block + self._block_days
+        end = block + self._block_bars
         last = end - np.where(end >= self._stop, 1, self._most_steps)
         return np.searchsorted(self._days, block), np.searchsorted(self._days, last, side="right")
 

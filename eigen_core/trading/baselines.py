@@ -1,6 +1,6 @@
 """Baselines of agents: simple trading rules, random traders that resemble an agent, and its decisions shifted in time.
 
-A span is a range of days, rows of the prices; K is `trading.purchases_per_day`.
+A span is a range of days, rows of the prices; K is `trading.purchases_per_bar`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -52,10 +52,10 @@ def baseline_curves(
         (Jegadeesh 1990, "Evidence of predictable behavior of security returns", without selling winners short).
     classic: the trading rules of the system that Eigen replaces, with a fixed indicator instead of an agent: each day
         it buys, with the largest coefficient, the K assets with the highest return over 120 days among those that it
-        does not hold. It sells them at `trading.max_target` or after `trading.holding_days`.
+        does not hold. It sells them at `trading.max_target` or after `trading.holding_bars`.
     """
     trading = config.trading
-    known = prices_of_span(prices, span, trading.holding_days)
+    known = prices_of_span(prices, span, trading.holding_bars)
     all_dates, days, dates = dates, len(span), dates[span.start : span.stop]
     tradable = known.tradable[:days].cpu().numpy()
     before = prices.last_close[: span.stop].cpu().numpy()
@@ -97,7 +97,7 @@ def _bought_once(prices: Prices, known: Prices, trading: TradingConfig, span: ra
     """Return weights that buy, at its first fill, each asset that has had a price and has not ended on the first day of
     the span with such assets: float64 `[days, assets]`; NaN: the position stays."""
     priced, session = (values[: span.stop].cpu() for values in (prices.tradable, prices.session))
-    begun, ended = priced.cummax(0).values, ended_by(priced, session, trading.delisting_days)
+    begun, ended = priced.cummax(0).values, ended_by(priced, session, trading.delisting_bars)
     alive = (begun & ~ended)[span.start :].numpy()
     chosen = alive[alive.any(axis=1).argmax()]
     filled = ~known.fills(trading).entry[: len(span)].isnan().cpu().numpy()
@@ -123,7 +123,7 @@ def trades_by_score(known: Prices, trading: TradingConfig, score: Values, target
     coefficient = trading.max_coefficient or max(trading.buy_threshold, 1.0)
     scores = torch.tensor(score, device=known.close.device)
     targets = torch.full((1, known.assets), target, device=known.close.device)
-    number = min(trading.purchases_per_day, known.assets)
+    number = min(trading.purchases_per_bar, known.assets)
 
     def decide(day: int, portfolios: Tensor) -> tuple[Tensor, Tensor]:
         free = known.tradable[day] & (portfolios[0, :, 0] == 0.0) & ~scores[day].isnan()
@@ -319,16 +319,16 @@ def active_share(weights: Values, tradable: NDArray[np.bool_]) -> float:
 
 def fewest_days(trading: TradingConfig) -> int:
     """Return the number of days that a span needs for `FEWEST_SHIFTS` shifts in time (`shifts_of`)."""
-    return 2 * trading.holding_days + 1 + FEWEST_SHIFTS
+    return 2 * trading.holding_bars + 1 + FEWEST_SHIFTS
 
 
 def shifts_of(days: int, trading: TradingConfig, most: int) -> NDArray[np.int64]:
     """Return the numbers of days, at most `most`, by which to shift decisions later around a span of `days` days.
 
-    Decisions shifted beyond the end go on at the beginning; all move by more than `trading.holding_days` either way. If
+    Decisions shifted beyond the end go on at the beginning; all move by more than `trading.holding_bars` either way. If
     there are more such shifts than `most`, they are taken at equal distances.
     """
-    every = np.arange(trading.holding_days + 1, days - trading.holding_days)
+    every = np.arange(trading.holding_bars + 1, days - trading.holding_bars)
     if len(every) <= most:
         return every
     return every[np.linspace(0, len(every) - 1, most).round().astype(np.int64)]

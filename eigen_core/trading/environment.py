@@ -1,7 +1,7 @@
 """The trading environment: many episodes at once, as tensors, with their positions, rewards and results.
 
 A day is a row of the prices, counted from 0; an asset is a tradable column. E is the number of episodes, A of assets, K
-`trading.purchases_per_day`. On each of its steps, one a day, an episode's agent makes a decision: at most K orders.
+`trading.purchases_per_bar`. On each of its steps, one a day, an episode's agent makes a decision: at most K orders.
 """
 
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ class HeldPrices:
             minus infinity if the order cannot be filled. 1 and 2: price that a sale target is compared with, where the
             day is the first after the decision (1) or a later one (2): the high; minus infinity where no target can be
             reached; infinity where classic bookkeeping closes every position. 3: last known close. 4 and more, by the
-            day of the decision: the price that is compared `trading.holding_days` and more days later; infinity where
+            day of the decision: the price that is compared `trading.holding_bars` and more days later; infinity where
             the sale that ends the holding time comes before.
         offsets: int64 `[2 rows - 1, 1, 1]`, indices into the flat `values`, relative to the cell of an asset and the
             day of a decision: entry price, then prices to compare and closes of the next rows - 1 days.
@@ -63,7 +63,7 @@ class HeldPrices:
     def of(cls, prices: Prices, trading: TradingConfig) -> "HeldPrices":
         fills = prices.fills(trading)
         rows = min(fills.longest, fills.before_wait + 1)
-        late = range(trading.holding_days, rows)
+        late = range(trading.holding_bars, rows)
         shape = (4 + len(late), prices.assets, prices.days)
         values = torch.full(shape, torch.inf, dtype=torch.float64, device=prices.close.device)
         entry, first, reached, last_close, *compared_late = values.mT.unbind()
@@ -109,7 +109,7 @@ class Positions:
         cells = first[:, None, None] + torch.arange(episodes, device=device)[:, None] * assets
         self._cells_later = [cells[row + 1 : row + rows] for row in range(rows)]
         # All purchases are computed in the same memory, so that its views are made once.
-        of_day = (episodes, trading.purchases_per_day)
+        of_day = (episodes, trading.purchases_per_bar)
         self._met = torch.empty((2 * rows - 1, *of_day), dtype=torch.float64, device=device)
         self._entry, self._compared, self._close = torch.split(self._met, [1, rows - 1, rows - 1])
         self._cells = torch.empty((rows - 1, *of_day), dtype=torch.int64, device=device)
@@ -119,12 +119,12 @@ class Positions:
         _, days_held, self._gain, self._size = observed.unbind(-1)
         ages = torch.arange(1, rows, dtype=torch.float64, device=device)[:, None, None]
         # A position is older than the holding time if its market was closed on some days, or its sale waits.
-        days_held.copy_((ages / trading.holding_days).clamp(max=1.0))
+        days_held.copy_((ages / trading.holding_bars).clamp(max=1.0))
         self._position = observed.view(torch.int64).squeeze(-1)
         self._minus_one = torch.tensor(-1.0, dtype=torch.float64, device=device)
         self._ends: tuple[Tensor, ...] | None = None
         if prices.waits is not None:
-            days = first_days + torch.arange(1, trading.episode_days + 1, device=device)[:, None]
+            days = first_days + torch.arange(1, trading.episode_bars + 1, device=device)[:, None]
             self._ends = (~prices.waits.index_select(0, days.flatten())).view(*days.shape, assets).unbind()
 
     def observed(self, step: int) -> Tensor:
@@ -215,7 +215,7 @@ class EpisodeSummary:
 def book_episodes(
     prices: Prices, trading: TradingConfig, days: Tensor, orders: Orders, bought: Tensor
 ) -> tuple[Tensor, EpisodeSummary]:
-    """Return the rewards of whole episodes, float64 `[E, trading.episode_days]`, and their results.
+    """Return the rewards of whole episodes, float64 `[E, trading.episode_bars]`, and their results.
 
     Args:
         days: int64 `[E, decisions]`, days of the decisions, consecutive from the first day of the episode.
@@ -262,9 +262,9 @@ def _require_finite(orders: Orders, reward: Tensor) -> None:
 
 
 def _trade_rewards(prices: Prices, trading: TradingConfig, days: Tensor, orders: Orders, bought: Tensor) -> Tensor:
-    """Return the rewards of trades, booked on days by `trading.credit`: float64 `[E, trading.episode_days]`."""
+    """Return the rewards of trades, booked on days by `trading.credit`: float64 `[E, trading.episode_bars]`."""
     episodes, decisions = days.shape
-    steps = trading.episode_days
+    steps = trading.episode_bars
     fills = prices.fills(trading)
     columns = max(steps, decisions + fills.longest)
     rewards = torch.zeros((episodes, columns), dtype=torch.float64, device=days.device)
@@ -288,7 +288,7 @@ def _trade_rewards(prices: Prices, trading: TradingConfig, days: Tensor, orders:
         rewards[:, offset : offset + decisions] += sum_of_day(
             torch.where(waited & (orders.exit_offset == offset), left, 0.0)
         )
-    if fills.longest > trading.holding_days:
+    if fills.longest > trading.holding_bars:
         # Sales that wait until after the episode are booked on its last day.
         rewards[:, steps - 1] = sum_of_day(rewards[:, steps - 1 :])
     return rewards[:, :steps]
@@ -300,19 +300,19 @@ def _idle(trading: TradingConfig, orders: Orders, bought: Tensor) -> Tensor:
     decided = torch.arange(bought.shape[1], device=bought.device)
     # The last day on which a position of a decision, or of one before it, is open.
     last = torch.where(bought, decided[:, None] + last_offset, -1).amax(dim=2).cummax(dim=1).values
-    step = torch.arange(trading.episode_days, device=bought.device)
+    step = torch.arange(trading.episode_bars, device=bought.device)
     filled = (step - fill_offset(trading)).clamp(max=len(decided) - 1)
     return (filled < 0) | (last[:, filled.clamp(min=0)] < step)
 
 
 def episode_times(trading: TradingConfig, device: torch.device) -> Tensor:
-    """Return the time that agents observe at each step, and after the last: float32 `[trading.episode_days + 1, 2]`.
+    """Return the time that agents observe at each step, and after the last: float32 `[trading.episode_bars + 1, 2]`.
 
     The first value is the share of the episode that has passed, from 0 to 1; the second is 1 on the first
-    `trading.trading_days` steps, when positions may be opened, then 0. Both are 0 without `trading.observe_portfolio`.
+    `trading.trading_bars` steps, when positions may be opened, then 0. Both are 0 without `trading.observe_portfolio`.
     """
-    days = trading.episode_days
-    times = [(step / days, 1.0 if step < trading.trading_days else 0.0) for step in range(days + 1)]
+    days = trading.episode_bars
+    times = [(step / days, 1.0 if step < trading.trading_bars else 0.0) for step in range(days + 1)]
     return torch.tensor(times, dtype=torch.float32, device=device) * trading.observe_portfolio
 
 
@@ -332,11 +332,11 @@ def check_first_days(prices: Prices, trading: TradingConfig, first_days: Tensor)
         )
     first_days = first_days.to(torch.int64, copy=True)
     earliest, latest = int(first_days.min()), int(first_days.max())
-    last_start = prices.days - trading.episode_days
+    last_start = prices.days - trading.episode_bars
     if earliest < 0 or latest > last_start:
         wrong = earliest if earliest < 0 else latest
         raise InputError(
-            f"an episode of {trading.episode_days} days from day {wrong} does not fit into the {prices.days:,} days of "
+            f"an episode of {trading.episode_bars} days from day {wrong} does not fit into the {prices.days:,} days of "
             f"prices (counted from 0): choose a first day from 0 to {last_start}."
         )
     device = prices.close.device
@@ -375,8 +375,8 @@ class Decision(NamedTuple):
 class TradingEnvironment:
     """E episodes that advance together, each with its own portfolio of A assets.
 
-    An episode starts on its first day f; at step s = 0 .. T - 1 (T = `trading.episode_days`) its agent decides after
-    the close of day f + s. On the first `trading.trading_days` steps it orders each of the K tradable assets with the
+    An episode starts on its first day f; at step s = 0 .. T - 1 (T = `trading.episode_bars`) its agent decides after
+    the close of day f + s. On the first `trading.trading_bars` steps it orders each of the K tradable assets with the
     highest ranks (`choose_assets`) whose coefficient reaches `trading.buy_threshold` and which it does not hold; no
     other asset takes the place of a held one. `resolve_orders` has the rules of fills and exits. An asset may be bought
     again on the day on which its position closed.
@@ -399,7 +399,7 @@ class TradingEnvironment:
         held_prices: HeldPrices | None = None,
     ) -> None:
         self.prices, self.trading = prices, trading
-        self.step_index = trading.episode_days
+        self.step_index = trading.episode_bars
         self._positions: Positions | None = None
         self._summary: EpisodeSummary | None = None
         self._held_prices = held_prices or HeldPrices.of(prices, trading)
@@ -424,12 +424,12 @@ class TradingEnvironment:
     @property
     def done(self) -> bool:
         """Whether the episodes are over, or `reset` was not called yet."""
-        return self.step_index >= self.trading.episode_days
+        return self.step_index >= self.trading.episode_bars
 
     def portfolio(self) -> Tensor:
         """Return the observed portfolios after the close of `days`, before the decision: float16 `[E, A, 4]`.
 
-        The values: held (0 or 1), days since the decision / `trading.holding_days` (at most 1), unrealised gain (last
+        The values: held (0 or 1), days since the decision / `trading.holding_bars` (at most 1), unrealised gain (last
         known close / entry price - 1, clipped to [-5, 5]), coefficient / `trading.max_coefficient` (if that is None,
         the coefficient). All are 0 for an asset that is not held, once the episodes are over, and if
         `trading.observe_portfolio` is false. A position that closes on a day is no longer held after its close.
@@ -440,7 +440,7 @@ class TradingEnvironment:
         return torch.zeros(shape, dtype=torch.float16, device=self._first_days.device)
 
     def step(self, coefficients: Tensor, targets: Tensor, ranks: Tensor | None = None) -> None:
-        """Place the orders of the day and move to the next; after `trading.trading_days` steps there are no orders.
+        """Place the orders of the day and move to the next; after `trading.trading_bars` steps there are no orders.
 
         Args:
             coefficients: any float dtype `[E, A]`, clipped to [0, `trading.max_coefficient`].
@@ -459,13 +459,13 @@ class TradingEnvironment:
 
     @torch.inference_mode()
     def decision_inputs(self) -> DecisionInputs | None:
-        """Return the inputs of the next decision; None after the last one: from step `trading.trading_days` on.
+        """Return the inputs of the next decision; None after the last one: from step `trading.trading_bars` on.
 
         `step` calls this, `decide` and `end_day` in turn; a CUDA graph can capture `decide`.
         """
         if self._positions is None:
             raise RuntimeError("The episodes of this TradingEnvironment are over or not started: call reset first.")
-        if self.step_index >= self.trading.trading_days:
+        if self.step_index >= self.trading.trading_bars:
             return None
         return DecisionInputs(self._first_days.unsqueeze(1) + self.step_index, *self._positions.at(self.step_index))
 
@@ -536,13 +536,13 @@ def trade_whole_episodes(
     targets: Tensor,
     ranks: Tensor | None = None,
 ) -> tuple[Tensor, EpisodeSummary]:
-    """Trade E episodes of T = `trading.episode_days` days, with actions that do not depend on the portfolio.
+    """Trade E episodes of T = `trading.episode_bars` days, with actions that do not depend on the portfolio.
 
     The rules are those of `TradingEnvironment`. All orders are resolved at once, only the assets held step by step.
 
     Args:
         first_days: int64 `[E]`, first day of each episode, on any device.
-        coefficients: any float dtype `[E, D, A]`, D >= `trading.trading_days`; actions of later days are ignored.
+        coefficients: any float dtype `[E, D, A]`, D >= `trading.trading_bars`; actions of later days are ignored.
         targets, ranks: of the same shape, as in `TradingEnvironment.step`.
 
     Returns:
@@ -553,7 +553,7 @@ def trade_whole_episodes(
         FloatingPointError: an action for an ordered asset or a reward is not finite.
     """
     first_days = check_first_days(prices, trading, first_days)
-    decisions = trading.trading_days
+    decisions = trading.trading_bars
     shape = (len(first_days), max(decisions, *coefficients.shape[1:2]), prices.assets)
     check_actions(shape, coefficients, targets, ranks)
     steps = torch.arange(decisions, device=first_days.device)

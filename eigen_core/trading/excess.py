@@ -31,7 +31,7 @@ def market_gains(prices: Prices, trading: TradingConfig, day: Tensor, due: Tenso
     """
     fills = prices.fills(trading)
     # Prices of a later split are not used.
-    last = torch.maximum(prices.last_day[day], day + trading.holding_days).clamp(max=prices.days - 1)
+    last = torch.maximum(prices.last_day[day], day + trading.holding_bars).clamp(max=prices.days - 1)
     row = torch.minimum(day + due, last)
     # Positions whose sale is due later count at the last close, also of an asset that has ended.
     sale = torch.where((day + due > last)[..., None], prices.last_close[row], fills.sale[row])
@@ -133,8 +133,8 @@ def excess_of_trades(
     gained, number = excess.sum(axis=2), made.sum(axis=2).astype(np.float64)
     decided = day[made]
     return (
-        mean_excess(gained, number, np.zeros(len(made), dtype=np.int64), trading.holding_days),
-        alpha_of(excess[made], market[made], decided, trading.holding_days),
+        mean_excess(gained, number, np.zeros(len(made), dtype=np.int64), trading.holding_bars),
+        alpha_of(excess[made], market[made], decided, trading.holding_bars),
     )
 
 

@@ -83,9 +83,9 @@ class Fills:
 
     An order is filled on a day on which the asset has a price: at its open if `trading.fill` is `next_open` and there
     is an open, else at its close. A purchase that is not filled on its day lapses. A sale is due at the close of the
-    day that is `trading.holding_days` sessions of the asset after its decision (a session is a day on which the asset's
+    day that is `trading.holding_bars` sessions of the asset after its decision (a session is a day on which the asset's
     market is open); where the asset has no close on that day, the sale waits for its next fill. An asset without a
-    price for `trading.delisting_days` of its sessions counts as ended (delisted) on the last of them, and no earlier: a
+    price for `trading.delisting_bars` of its sessions counts as ended (delisted) on the last of them, and no earlier: a
     sale that waits is then booked at the last close less `trading.delisting_loss`. A position whose sale is not filled
     by `Prices.last_day` stays open and counts at the last close.
 
@@ -104,9 +104,9 @@ class Fills:
         waits: bool, the asset has no open, high or close on the day, and no position in it is sold.
         sale_delisted: bool, by the day on which a sale is due: it is booked because the asset has ended.
         exit_delisted: bool, by the day of the decision: as `sale_delisted`, for the sale that ends the holding time.
-        longest: most days from the decision of an order that is filled to its sale; at least `trading.holding_days`.
+        longest: most days from the decision of an order that is filled to its sale; at least `trading.holding_bars`.
         before_wait: most days from such a decision to the last one before the sale on which the asset has an open, high
-            or close, or on which the sale is due; at least `trading.holding_days`. Then a position only waits.
+            or close, or on which the sale is due; at least `trading.holding_bars`. Then a position only waits.
     """
 
     price: Tensor
@@ -128,7 +128,7 @@ class Fills:
     @staticmethod
     def rules(trading: TradingConfig) -> Hashable:
         """Return the settings that fills depend on, as a key of a dictionary."""
-        sales = (trading.holding_days, trading.delisting_days, trading.delisting_loss, trading.bookkeeping)
+        sales = (trading.holding_bars, trading.delisting_bars, trading.delisting_loss, trading.bookkeeping)
         return trading.fill, trading.slippage_bps, *sales
 
     @classmethod
@@ -153,7 +153,7 @@ class Fills:
         price = torch.where(at_open, open, close)
         filled = price > 0.0
         sessions = session.to(torch.int64).cumsum(0)
-        ended = ended_by(filled, session, trading.delisting_days)
+        ended = ended_by(filled, session, trading.delisting_bars)
         begun = filled.cummax(0).values
         unfilled = ~filled & begun & (day <= last_day[:, None])
         if trading.delisting_loss is None and bool(unfilled.any()):
@@ -182,7 +182,7 @@ class Fills:
 
         # The sale that ends the holding time, by the day of the decision.
         offset = fill_offset(trading)
-        holding, classic = trading.holding_days, trading.bookkeeping == "classic"
+        holding, classic = trading.holding_bars, trading.bookkeeping == "classic"
         due = torch.searchsorted(sessions.mT.contiguous(), (sessions + holding).mT.contiguous()).mT
         beyond = due > torch.maximum(last_day[:, None], day + holding)
         row = due.clamp(max=days - 1)
@@ -233,15 +233,15 @@ def fill_offset(trading: TradingConfig) -> int:
     return 0 if trading.fill == "same_close" else 1
 
 
-def ended_by(filled: Tensor, session: Tensor, delisting_days: int) -> Tensor:
-    """Return on which days assets count as ended (`Fills`), after `delisting_days` sessions without a price.
+def ended_by(filled: Tensor, session: Tensor, delisting_bars: int) -> Tensor:
+    """Return on which days assets count as ended (`Fills`), after `delisting_bars` sessions without a price.
 
     All are bool `[days, assets]`: `filled`, the asset has a price on the day; `session`, its market is open.
     """
     sessions = session.to(torch.int64).cumsum(0)
     before = torch.where(filled, torch.arange(len(filled), device=filled.device)[:, None], -1).cummax(0).values
     without = sessions - sessions.gather(0, before.clamp(min=0))
-    return (before >= 0) & (without >= delisting_days)
+    return (before >= 0) & (without >= delisting_bars)
 
 
 def _first_from(where: Tensor, day: Tensor) -> Tensor:

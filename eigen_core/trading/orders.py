@@ -1,6 +1,6 @@
 """Orders and their exits: which assets are bought, when they are sold, and the reward of a trade.
 
-A day is a row of the prices; an asset is the number of a tradable column, from 0; K is `trading.purchases_per_day`.
+A day is a row of the prices; an asset is the number of a tradable column, from 0; K is `trading.purchases_per_bar`.
 """
 
 from dataclasses import dataclass, fields
@@ -117,7 +117,7 @@ def _choose_assets(
     wanted, limit = (coefficients, most) if ranks is None else (ranks, 1.0)
     keys = _sort_keys(prices, days, wanted, limit)
     highest = [keys.amax(dim=-1, keepdim=True)]
-    while len(highest) < trading.purchases_per_day:
+    while len(highest) < trading.purchases_per_bar:
         keys.scatter_(-1, highest[-1] & _ASSET, -NOT_TRADABLE)
         highest.append(keys.amax(dim=-1, keepdim=True))
     key = torch.cat(highest, dim=-1) if len(highest) > 1 else highest[0]
@@ -170,7 +170,7 @@ def resolve_orders(prices: Prices, trading: TradingConfig, days: Tensor, assets:
     """Return when and at which prices orders are filled and closed; orders do not move prices.
 
     Args:
-        days: int64, day t of the decision; day t + `trading.holding_days` must have a row in the prices.
+        days: int64, day t of the decision; day t + `trading.holding_bars` must have a row in the prices.
         assets: int64 `[...]`, asset to buy, with a close on day t; `days` has the same shape or is broadcast to it.
         targets: float64 `[...]`, sale targets (fractions), clipped to [`trading.min_target`, `trading.max_target`].
 
@@ -179,7 +179,7 @@ def resolve_orders(prices: Prices, trading: TradingConfig, days: Tensor, assets:
         the order lapses. The entry price is the fill price times (1 + slippage).
         Exit: at the target price, entry price times (1 + target), on the first day whose high reaches it, from the day
         of the fill on if that was at the open, else from the day after; days without a high are skipped. If no high
-        reaches the target within `trading.holding_days` sessions of the asset, at the fill of the sale that is due then
+        reaches the target within `trading.holding_bars` sessions of the asset, at the fill of the sale that is due then
         (`Fills`), times (1 - slippage). With classic bookkeeping the first day without any price ends the holding time
         early, and a position without a close on its last day closes at the entry price.
     """
@@ -210,7 +210,7 @@ def resolve_orders(prices: Prices, trading: TradingConfig, days: Tensor, assets:
         at_target = first_reached <= fills.target_offset.take(cell)
         last_price = costs.sale_price(fills.exit.take(cell))
     else:
-        latest = torch.where(prices.missing.take(cell + cells_later), offsets, trading.holding_days).amin(dim=0)
+        latest = torch.where(prices.missing.take(cell + cells_later), offsets, trading.holding_bars).amin(dim=0)
         at_target = first_reached <= latest
         close = prices.close.take(cell + latest * columns)
         last_price = torch.where(close.isnan(), entry, costs.sale_price(close))

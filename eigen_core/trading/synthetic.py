@@ -123,7 +123,7 @@ def with_planted_edge(panel: Panel, trading: TradingConfig, strength: float, see
     signal = planted_signal(panel, trading, strength, seed)
     values = np.zeros((panel.days, panel.columns))
     values[:, : panel.assets] = signal
-    return with_feature(panel, FEATURE, values, f"{strength} {trading.holding_days} {trading.fill} {seed}")
+    return with_feature(panel, FEATURE, values, f"{strength} {trading.holding_bars} {trading.fill} {seed}")
 
 
 def planted_signal(panel: Panel, trading: TradingConfig, strength: float, seed: int) -> Values:
@@ -140,7 +140,7 @@ def planted_signal(panel: Panel, trading: TradingConfig, strength: float, seed: 
     require_choice(panel.assets)
     returns = coming_returns(panel, trading)
     days, assets = returns.shape
-    noise = normalised_over_assets(persistent_noise(seed, days, assets, trading.holding_days))
+    noise = normalised_over_assets(persistent_noise(seed, days, assets, trading.holding_bars))
     signal: Values = strength * normalised_over_assets(returns) + np.sqrt(1.0 - strength**2) * noise
     return signal
 
@@ -165,13 +165,13 @@ def with_feature(panel: Panel, name: str, values: Values, definition: str) -> Pa
 def coming_returns(panel: Panel, trading: TradingConfig) -> Values:
     """Return the log returns from the fill of each day's order to the sale that ends its holding time.
 
-    They are float64 `[days, assets]`; NaN where no order is filled, and on the last `trading.holding_days` days.
+    They are float64 `[days, assets]`; NaN where no order is filled, and on the last `trading.holding_bars` days.
     """
     prices = Prices.of_panel(panel, torch.device("cpu"))
     fills = prices.fills(trading)
     entry, exit_price = fills.entry.numpy(), fills.exit.numpy()
     returns = np.full(entry.shape, np.nan)
-    horizon = trading.holding_days
+    horizon = trading.holding_bars
     returns[:-horizon] = np.log(exit_price[:-horizon] / entry[:-horizon])
     return returns
 

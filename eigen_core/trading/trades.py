@@ -26,7 +26,7 @@ Indices = NDArray[np.int64]
 class DecidedTrades:
     """The trades of each trader over a span (a range of days), without their sizes: `[traders, days of decisions, K]`.
 
-    K is `trading.purchases_per_day`; the cash pays for the trades of a day in their order. As orders do not move
+    K is `trading.purchases_per_bar`; the cash pays for the trades of a day in their order. As orders do not move
     prices, the sale of a trade is computed together with its purchase; an account uses it on the day of the sale.
 
     Attributes:
@@ -75,7 +75,7 @@ class DecidedTrades:
 
 @dataclass(frozen=True)
 class TradedAccounts(Accounts):
-    """The accounts of traders over a span. Days are those of the decisions; K is `trading.purchases_per_day`.
+    """The accounts of traders over a span. Days are those of the decisions; K is `trading.purchases_per_bar`.
 
     Attributes:
         fill_offset: days from a decision to its fill.
@@ -175,10 +175,10 @@ class _AccountKeeper:
         self._rates = daily_rates(settings.interest, accounts.dates)
         self._cash = np.full(len(accounts.equity), settings.capital)
         self._decision_equity = np.zeros_like(accounts.equity)
-        self._holding_days = trading.holding_days
+        self._holding_days = trading.holding_bars
         asset, decided = self._trades.asset, np.arange(self._trades.asset.shape[1])[:, None]
         self._longest = int(np.where(asset >= 0, self._trades.exit_day - decided, 0).max(initial=0))
-        share = np.full(asset.shape, 1.0 / (trading.holding_days * trading.purchases_per_day))
+        share = np.full(asset.shape, 1.0 / (trading.holding_bars * trading.purchases_per_bar))
         if settings.sizing == "coefficient" and trading.max_coefficient is not None:
             share *= self._trades.coefficient / trading.max_coefficient
         self._share_of_equity = np.where(asset >= 0, share, 0.0)
@@ -265,10 +265,10 @@ Decide = Callable[[int, Tensor], tuple[Tensor, ...]]
 def trade_day_by_day(known: Prices, trading: TradingConfig, days: int, traders: int, decide: Decide) -> DecidedTrades:
     """Let traders decide after the close of each day of a span, as in one long episode of `TradingEnvironment`.
 
-    `known` are the prices of the span's `days` days and of `trading.holding_days` more days, without decisions, as
+    `known` are the prices of the span's `days` days and of `trading.holding_bars` more days, without decisions, as
     `prices_of_span` returns them; `decide` is called once for each day with the portfolios of all `traders`.
     """
-    as_one = {"trading_days": days, "settlement_days": trading.holding_days, "credit": "decision"}
+    as_one = {"trading_bars": days, "settlement_bars": trading.holding_bars, "credit": "decision"}
     environment = TradingEnvironment(known, trading.model_copy(update=as_one))
     environment.reset(torch.zeros(traders, dtype=torch.int64))
     nothing = torch.zeros((traders, known.assets))

@@ -509,7 +509,7 @@ COLUMNS = ("market", "trials", "skill claimed", "95 % interval", "of ridge regre
     """
   eigen trust
   eigen trust prices.csv --trials 40 --edges 0.05,0.1,0.15
-  eigen trust prices.csv --preset ddpg --set market.holdout_days=251 --out trust-mine
+  eigen trust prices.csv --preset ddpg --set market.holdout=251 --out trust-mine
 
 Each trial trains a small run in memory and judges its champion as `eigen backtest` does. Finished trials are kept in
 the folder: run the command again to continue, or with more trials.

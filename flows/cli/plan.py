@@ -96,7 +96,7 @@ def _print_whole_plan(
         print_line(console, "Smallest information coefficients (IC) that the holdout shows, and that pay their costs:")
         table = PlainTable("days held", "trades", "IC shown", "IC that pays")
         for row in rows:
-            table.add_row(f"{row.holding_days}", f"{row.trades:,}", f"{row.shown:.3f}", f"{row.pays:.3f}")
+            table.add_row(f"{row.holding_bars}", f"{row.trades:,}", f"{row.shown:.3f}", f"{row.pays:.3f}")
         table.print(console)
     if sentence:
         print_line(console, sentence)
@@ -295,7 +295,7 @@ def print_settings(console: Console, config: "Config") -> None:
     sections = [key.rpartition(".")[0] for key in settings()]
     for setting, section, following in zip(settings().values(), sections, [*sections[1:], ""], strict=True):
         row = rows.get(setting.key)
-        unit = f" {setting.unit}" if setting.unit in ("days", "reward") else ""
+        unit = f" {setting.unit}" if setting.unit in ("bars", "reward") else ""
         marked = row is not None and row.source == "preset" and row.value != row.setting.default
         having = "" if row else f" With {', '.join(setting.variants)}."
         table.add_row(

@@ -11,7 +11,7 @@ from eigen_core.checkpoint.store import check_run_name
 from eigen_core.common.files import write_file
 from eigen_core.common.text import percent
 from flows.cli import run_jobs
-from flows.cli.common import Json, RunOptions, RunsOn, examples, number, require_addresses, run_options
+from flows.cli.common import Json, RunOptions, RunsOn, examples, number, option, require_addresses, run_options
 from flows.cli.console import (
     PlainTable,
     attributes,
@@ -82,7 +82,7 @@ def print_walk(console: Console, result: "WalkResult", folder: Path) -> None:
 @examples(
     """
   eigen walk years --folds 6
-  eigen walk years --folds 6 --seeds 3 --span-days 126 --train-days 2520
+  eigen walk years --folds 6 --seeds 3 --span 126 --train-bars 2520
   eigen walk years --folds 6 --jobs 3
   eigen walk crisis --folds 2 --set market.last_date=2009-12-31
 
@@ -96,10 +96,10 @@ def walk(
     *,
     folds: Annotated[int, number("Number of folds.", most=1_000)] = 6,
     seeds: Annotated[int, number("Runs of each fold, with different seeds.", most=1_000)] = 1,
-    span_days: Annotated[int | None, number("Days that each fold trades.", shown="market.holdout_days")] = None,
+    span: Annotated[str | None, option("SPAN", "Bars that each fold trades, or a time: 60d.", "market.holdout")] = None,
     jobs: Annotated[int, number("Runs trained at a time, each in a process of its own.", most=1_000)] = 1,
     runs_on: RunsOn = None,
-    train_days: Annotated[int | None, number("Training days of each fold.", shown="all before its validation")] = None,
+    train_bars: Annotated[int | None, number("Training bars of each fold.", shown="all before its validation")] = None,
     options: RunOptions,
     as_json: Json = False,
 ) -> None:
@@ -107,8 +107,8 @@ def walk(
     from eigen_core.config.loading import load_config
 
     given = options.with_store().settings()
-    if span_days is not None:
-        given.append(f"market.holdout_days={span_days}")
+    if span is not None:
+        given.append(f"market.holdout={span}")
     console = Console(stderr=True) if as_json else output_console()
     config = load_config(options.preset, given)
     check_run_name(name)
@@ -128,10 +128,8 @@ def walk(
     from eigen_core.runs.handle import Run
 
     with progress_shown(console) as display:
-        config = with_purge(
-            config, config.market.purge_days if "purge_days" in config.market.model_fields_set else None
-        )
-        planned = plan_walk(name, config, build_panel(config)[0].dates, folds, train_days=train_days, seeds=seeds)
+        config = with_purge(config, config.market.purge if "purge" in config.market.model_fields_set else None)
+        planned = plan_walk(name, config, build_panel(config)[0].dates, folds, train_bars=train_bars, seeds=seeds)
         require_same_walk(planned)
         runs = [(Run.of(one, run), one) for run, one in planned.runs()]
         left = [(run, one) for run, one in runs if not run.is_finished(one)]
@@ -161,5 +159,5 @@ def _own_settings(config: "Config") -> list[str]:
     """Return the settings `key=value` that a run of a walk has beside the command's options: dates, purge and seed."""
     market = config.market
     first = [] if market.first_date is None else [f"market.first_date={market.first_date}"]
-    last = [f"market.last_date={market.last_date}", f"market.purge_days={market.purge_days}"]
+    last = [f"market.last_date={market.last_date}", f"market.purge={market.purge}"]
     return [*first, *last, f"seed={config.seed}"]

@@ -29,7 +29,7 @@ EDGE = 0.3
 
 
 def test_the_planted_column_is_read_as_a_feature_with_its_information_coefficient(tmp_path: Path) -> None:
-    options = ["market.first_date=2015-01-01", "trading.holding_days=5"]
+    options = ["market.first_date=2015-01-01", "trading.holding_bars=5"]
     path = tmp_path / "planted.csv"
     write_planted_prices(load_config("ddpg", options), EDGE, path)
     own = [f"market.data={path}", 'market.own_features=["columns"]']

@@ -29,7 +29,7 @@ _DAYS, _ASSETS, _EDGE = 3_000, 20, 0.3
 
 
 def config_of(name: str) -> Config:
-    return trial_config(name, 1, "ddpg", ["market.holdout_days=1000"])
+    return trial_config(name, 1, "ddpg", ["market.holdout=1000"])
 
 
 def made(name: str, edge: float = _EDGE, seed: int = 1) -> KnownMarket:
@@ -105,7 +105,7 @@ def test_baselines_find_an_edge_without_the_holdout_and_have_the_units_of_ridge(
     panel, train, holdout = market.panel, market.panel.splits.train, market.panel.splits.holdout
     scores = fit(panel, config)(panel)
     assert coefficient(scores, market, holdout) > 0.7 * _EDGE
-    fitted = scores[59 : train.stop - config.trading.holding_days]
+    fitted = scores[59 : train.stop - config.trading.holding_bars]
     assert (fitted.mean(), fitted.std()) == pytest.approx((0.0, 1.0), abs=0.02)
     names = ("open", "high", "low", "close", "features")
     changed: dict[str, Any] = {name: np.array(getattr(panel, name)) for name in names}
@@ -116,7 +116,7 @@ def test_baselines_find_an_edge_without_the_holdout_and_have_the_units_of_ridge(
 
 @pytest.mark.parametrize("method", ["ddpg", "quickstart"])
 def test_an_agent_without_positions_buys_the_asset_of_the_highest_score(method: str) -> None:
-    config = trial_config("unblocked", 1, method, ["market.holdout_days=300", "population.size=4"])
+    config = trial_config("unblocked", 1, method, ["market.holdout=300", "population.size=4"])
     market = known_market("unblocked", config, _EDGE, seed=1, days=1_300, assets=8)
     state = start_training(config, market.panel)
     assert isinstance(state.task, MarketTask)
@@ -132,7 +132,7 @@ def test_an_agent_without_positions_buys_the_asset_of_the_highest_score(method: 
     np.testing.assert_array_equal(first.argmax(axis=-1)[buys], scores.argmax(axis=-1)[buys])
 
 
-_CONFIG = trial_config("plain", 1, "ddpg", ["market.holdout_days=300"])
+_CONFIG = trial_config("plain", 1, "ddpg", ["market.holdout=300"])
 
 
 def test_the_oracle_earns_more_than_random_traders() -> None:

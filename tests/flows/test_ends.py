@@ -68,7 +68,7 @@ PASSING: list[Callable[[], object]] = [
 ]
 each_end = pytest.mark.parametrize("end", End)
 each_error = pytest.mark.parametrize(("end", "error"), ERRORS.values(), ids=ERRORS)
-SETTINGS = small_settings(market={"holdout_days": 60, "first_date": "2018-01-01"})
+SETTINGS = small_settings(market={"holdout": 60, "first_date": "2018-01-01"})
 VARIED = ["--vary", "learner.gamma=0.9:0.99", "--trials", "2"]
 
 

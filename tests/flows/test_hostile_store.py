@@ -85,7 +85,7 @@ class Hostile:
 
 @pytest.fixture(scope="module")
 def trained() -> Any:
-    config = small_flow_config(Path("runs"), generations=1, market={"holdout_days": 60})
+    config = small_flow_config(Path("runs"), generations=1, market={"holdout": 60})
     state = start_training(config, build_panel(config)[0])
     for phase in (evaluate, train, evolve):
         phase(state)
@@ -106,7 +106,7 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hostile
 
 def plant(hostile: Hostile, trained: Any, changes: dict[str, Any], generations: int = 1) -> None:
     """A store with a run whose configuration has these values, in its own file and in its manifest."""
-    config = small_flow_config(hostile.store, generations=generations, market={"holdout_days": 60})
+    config = small_flow_config(hostile.store, generations=generations, market={"holdout": 60})
     stored = merge(stored_values(config), changes)
     saved: Snapshot = trained[0]
     create_run(RunLocation.of(config.checkpoint, "run"), stored)

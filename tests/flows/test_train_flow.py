@@ -89,7 +89,7 @@ def test_only_what_may_get_better_is_tried_again_before_the_training_fails(
 
 @pytest.mark.thorough
 def test_the_holdout_is_played_when_the_run_has_all_its_generations(tmp_path: Path) -> None:
-    config = small_flow_config(tmp_path, generations=2, market={"holdout_days": 50})
+    config = small_flow_config(tmp_path, generations=2, market={"holdout": 50})
     assert train(config).is_completed()
     status = status_of(str(tmp_path), "run")
     holdout = known(status.holdout)
@@ -111,7 +111,7 @@ def test_the_holdout_is_played_when_the_run_has_all_its_generations(tmp_path: Pa
 def test_a_run_that_ended_before_its_holdout_is_unfinished_and_plays_it_without_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_in: str
 ) -> None:
-    config = small_flow_config(tmp_path, generations=2, market={"holdout_days": 50})
+    config = small_flow_config(tmp_path, generations=2, market={"holdout": 50})
     assert train(config, "undisturbed").is_completed()
     with monkeypatch.context() as patch:
         module, name = (NoDrawing, "write") if killed_in == "plot" else (phases, "hold_out")

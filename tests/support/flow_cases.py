@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 SMALL: dict[str, Any] = {
     "preset": "ddpg",
     "device": DEVICE,
-    "market": {"window": 20, "validation_days": 60, "holdout_days": 0},
-    "trading": {"trading_days": 30, "settlement_days": 10, "holding_days": 10},
+    "market": {"window": 20, "validation": 60, "holdout": 0},
+    "trading": {"trading_bars": 30, "settlement_bars": 10, "holding_bars": 10},
     "network": {"scales": [1, 5], "channels": 8, "embedding": 4, "queries": 2, "head_width": 8},
     "population": {"size": 4, "group_size": 2},
     "replay": {"capacity": 2_000, "minimum": 200},

@@ -23,5 +23,5 @@ class LastDayEncoder:
         block = self._features[first_day : first_day + days]
         return linear(parameters, "encoder.output", block.expand(agents, *block.shape))
 
-    def encode_days(self, parameters: Parameters, days: Tensor, first_day: int, block_days: int) -> Tensor:  # noqa: ARG002
+    def encode_days(self, parameters: Parameters, days: Tensor, first_day: int, block_bars: int) -> Tensor:  # noqa: ARG002
         return linear(parameters, "encoder.output", self._features[days])

@@ -62,7 +62,7 @@ def report_of(days: int = 400, draws: int = 300, folds: int = 0, **given: Any) -
         "one_portfolio": False,
         "excess": None,
         "alpha": None,
-        "holding_days": 20,
+        "holding_bars": 20,
     }
     names = {field.name for field in dataclasses.fields(SpanResult)}
     played |= {name: given.pop(name) for name in names & given.keys()}

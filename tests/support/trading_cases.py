@@ -25,8 +25,9 @@ Array = NDArray[np.float64]
 def panel_of(open_: Array, high: Array, close: Array, window: int = 5) -> Panel:
     """A panel of given prices, float64 `[days, assets]`, with three features that mean nothing."""
     days, assets = close.shape
-    market = MarketConfig(window=window, validation_days=max(1, days // 5), holdout_days=days // 5)
+    market = MarketConfig(window=window, validation=max(1, days // 5), holdout=days // 5)
     features = np.random.default_rng(3).normal(size=(days, assets, 3)).astype(np.float32)
+    dates = np.datetime64("2000-01-03") + np.arange(days)
     return Panel(
         features=features,
         valid=~np.isnan(close),
@@ -34,10 +35,10 @@ def panel_of(open_: Array, high: Array, close: Array, window: int = 5) -> Panel:
         high=high,
         low=close,
         close=close,
-        dates=np.datetime64("2000-01-03") + np.arange(days),
+        dates=dates,
         symbols=tuple(f"S{index}" for index in range(assets)),
         feature_names=("one", "two", "three"),
-        splits=Splits.of_days(days, market),
+        splits=Splits.of(dates, market),
         fingerprint="0" * 64,
     )
 
@@ -144,7 +145,7 @@ class SlowEpisode:
 
     @property
     def last(self) -> int:
-        return self.trading.episode_days - 1
+        return self.trading.episode_bars - 1
 
     def close_known(self, day: int, asset: int) -> float:
         while math.isnan(self.panel.close[day, asset]):
@@ -181,13 +182,13 @@ class SlowEpisode:
         while math.isnan(self.fill_price(day, asset)[0]):
             sessions += self.is_session(day, asset)
             day -= 1
-        return sessions >= self.trading.delisting_days
+        return sessions >= self.trading.delisting_bars
 
     def due_day(self, decision: int, asset: int, exit_day: int) -> int:
         sessions = 0
         for day in range(decision + 1, exit_day):
             sessions += self.is_session(day, asset)
-            if sessions >= self.trading.holding_days:
+            if sessions >= self.trading.holding_bars:
                 return day
         return exit_day
 
@@ -230,7 +231,7 @@ class SlowEpisode:
             watched = day > position.fill or position.at_open
             if watched and not math.isnan(high) and high >= position.target:
                 self.sell(asset, position.target, day, "target")
-            elif position.sessions >= self.trading.holding_days:
+            elif position.sessions >= self.trading.holding_bars:
                 if not math.isnan(close):
                     self.sell(asset, self.market_price(close, -1), day, "time")
                 elif self.has_ended(day, asset):
@@ -282,7 +283,7 @@ class SlowEpisode:
                 continue
             gain = self.close_known(day, asset) / position.entry - 1
             unit = 1.0 if self.trading.max_coefficient is None else self.trading.max_coefficient
-            age = min((day - position.decision) / self.trading.holding_days, 1.0)
+            age = min((day - position.decision) / self.trading.holding_bars, 1.0)
             seen.append([1.0, age, min(max(gain, -5.0), 5.0), min(position.coefficient / unit, 65_504.0)])
         return seen
 
@@ -301,7 +302,7 @@ class SlowEpisode:
                 coefficient = min(coefficient, self.trading.max_coefficient)
             rank = coefficient if ranks is None else min(max(float(ranks[asset]), 0.0), 1.0)
             wanted.append((rank, int(precedence[asset]), asset, coefficient))
-        for _, _, asset, coefficient in sorted(wanted, reverse=True)[: self.trading.purchases_per_day]:
+        for _, _, asset, coefficient in sorted(wanted, reverse=True)[: self.trading.purchases_per_bar]:
             if coefficient < self.trading.buy_threshold or asset in self.held:
                 continue
             target = min(max(float(targets[asset]), self.trading.min_target), self.trading.max_target)
@@ -319,7 +320,7 @@ class SlowEpisode:
             self.fill_orders(day)
             self.close_positions(day)
             self.portfolios.append(self.observe(day))
-            if step < trading.trading_days:
+            if step < trading.trading_bars:
                 self.decide(day, coefficients[step], targets[step], None if ranks is None else ranks[step])
             self.mark_positions(day)
             if not self.held:
@@ -332,7 +333,7 @@ class SlowEpisode:
             price = self.market_price(self.close_known(self.panel.days - 1, asset), -1)
             self.sell(asset, price, self.panel.days, "time")
         if not self.trades:
-            self.rewards[trading.trading_days - 1] -= trading.no_trade_penalty
+            self.rewards[trading.trading_bars - 1] -= trading.no_trade_penalty
         return self
 
 

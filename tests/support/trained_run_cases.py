@@ -17,7 +17,7 @@ RUN = "small"
 
 
 def trained(store: Path, run: str = RUN, *, of: int, **sections: Any) -> Config:
-    market = {"holdout_days": 60, **sections.pop("market", {})}
+    market = {"holdout": 60, **sections.pop("market", {})}
     return trained_as(run, small_flow_config(store, generations=of, market=market, **sections))
 
 

@@ -40,7 +40,7 @@ def test_a_preset_may_override_another() -> None:
     values, base = flatten(preset_values("ppo")), flatten(preset_values("ddpg"))
     assert "extends" not in values
     assert {key for key in base if key in settings("ppo")} <= values.keys() <= settings("ppo", "genetic").keys()
-    assert values["trading.holding_days"] == base["trading.holding_days"]
+    assert values["trading.holding_bars"] == base["trading.holding_bars"]
     assert values["learner.algorithm"] == "ppo"
 
 
@@ -135,7 +135,7 @@ BAD_ASSIGNMENTS = {
     "learner.linear_scales=[1]": "did you mean network.linear_scales?",
     "replay.capacity=10": "replay.minimum 2,000 is above replay.capacity 10",
     "trading.min_target=0.9": "swap them",
-    "market.validation_days=10": "shorter than an episode",
+    "market.validation=10": "shorter than an episode",
     "preset=huge": "there is no preset 'huge'",
 }
 
@@ -160,11 +160,11 @@ def test_what_needs_assets_is_refused_without_any(setting: str) -> None:
 
 
 def test_the_replaced_system_buys_one_asset_a_day_by_its_coefficient() -> None:
-    several = "trading.purchases_per_day=3"
+    several = "trading.purchases_per_bar=3"
     for setting, words in (("trading.rank=separate", "use rank coefficient"), (several, "use 1, or bookkeeping exact")):
         with pytest.raises(InputError, match=words):
             load_config("eigen2-classic", [setting])
-    assert load_config("eigen2-classic", [several, "trading.bookkeeping=exact"]).trading.purchases_per_day == 3
+    assert load_config("eigen2-classic", [several, "trading.bookkeeping=exact"]).trading.purchases_per_bar == 3
 
 
 def test_a_key_given_twice_is_refused() -> None:

@@ -57,7 +57,7 @@ EVALUATION = ("fitness_slices", "champion_validation_share", "champion_standard_
     [
         (1, "eigen2-classic", "trading", {"bookkeeping": "exact"}),
         (3, "ddpg", "evaluation", dict(zip(EVALUATION, (0, 1.0, 0.0), strict=True))),
-        (4, "ddpg", "replay", {"settlement_days": True}),
+        (4, "ddpg", "replay", {"settlement_bars": True}),
         (5, "ddpg", "evolution", {"first_champion_plateau": True}),
         (6, "ddpg", "trading", {"delisting_loss": None}),
     ],
@@ -172,6 +172,27 @@ def test_agents_of_cem_in_version_17_go_on_with_the_critic_of_the_fittest(method
     assert then == (load_config("ddpg", CRITIC_OF_THE_FITTEST) if method == "cem" else usual)
 
 
+BARS_BEFORE_VERSION_20 = {
+    "trading.trading_days": "trading.trading_bars",
+    "trading.settlement_days": "trading.settlement_bars",
+    "trading.holding_days": "trading.holding_bars",
+    "trading.delisting_days": "trading.delisting_bars",
+    "trading.purchases_per_day": "trading.purchases_per_bar",
+    "market.validation_days": "market.validation",
+    "market.holdout_days": "market.holdout",
+    "market.purge_days": "market.purge",
+    "learner.block_days": "learner.block_bars",
+    "learner.stretch_days": "learner.stretch_bars",
+    "replay.settlement_days": "replay.settlement_bars",
+}
+
+
+@pytest.mark.parametrize(("earlier", "now"), BARS_BEFORE_VERSION_20.items())
+def test_names_of_settings_that_counted_days_are_refused_with_those_that_count_bars(earlier: str, now: str) -> None:
+    with pytest.raises(InputError, match=f"did you mean {now}[?]"):
+        load_config(None, [f"{earlier}=10"])
+
+
 STORED_CONFIGURATIONS = sorted((Path(__file__).parents[2] / "support" / "stored_configurations").iterdir())
 
 
@@ -180,7 +201,8 @@ def test_a_run_keeps_its_settings_though_its_preset_has_others_today_or_is_gone(
     stored = json.loads(file.read_text(encoding="utf-8"))
     config = config_from_stored(stored)
     expected = {key: setting.default for key, setting in settings(config.learner.algorithm, "genetic").items()}
-    expected |= flatten(stored) | {"preset": "ddpg", "evolution.evolves": "weights"}
+    named = {BARS_BEFORE_VERSION_20.get(key, key): value for key, value in flatten(stored).items()}
+    expected |= named | {"preset": "ddpg", "evolution.evolves": "weights"}
     del expected["format_version"], expected["market.intraday"]
     assert expected.pop("learner.linear_scales", []) == expected["network.linear_scales"] == []
     assert flatten(config.model_dump(mode="json")) == expected

@@ -159,13 +159,13 @@ def test_looking_changes_nothing_and_can_be_repeated() -> None:
 
 def test_without_holdout_days_or_a_champion_there_is_nothing_to_see() -> None:
     assert hold_out(small_state()) is None
-    assert hold_out(advance(small_state(market={"holdout_days": 0}), 1)) is None
+    assert hold_out(advance(small_state(market={"holdout": 0}), 1)) is None
 
 
 def test_the_champion_is_played_as_it_was_validated() -> None:
     """On a market whose holdout days repeat its validation days, the champion gets its validation fitness again."""
     config = small_config(
-        market={"window": 1, "validation_days": 24, "holdout_days": 24},
+        market={"window": 1, "validation": 24, "holdout": 24},
         network={"scales": [1]},
         evaluation={"validation_slices": 3, "validation_lowest": 3},
     )
@@ -199,7 +199,7 @@ def test_equal_agents_have_no_distance_and_others_have_one() -> None:
 
 def test_there_is_no_distance_before_enough_is_stored() -> None:
     state = small_state(
-        trading={"trading_days": 4, "settlement_days": 2, "holding_days": 2},
+        trading={"trading_bars": 4, "settlement_bars": 2, "holding_bars": 2},
         evaluation={"slices": 1, "lowest": 1},
         population={"size": 2},
         learner={"gradient_steps": 0},

@@ -28,7 +28,7 @@ def _threads_as_before() -> Iterator[None]:
 # batch makes products of few rows.
 WIDE: dict[str, Any] = {"channels": 32, "embedding": 16, "queries": 4, "head_width": 32}
 ASSETS = 20
-SHORT: dict[str, Any] = {"trading_days": 5, "settlement_days": 3, "holding_days": 3}
+SHORT: dict[str, Any] = {"trading_bars": 5, "settlement_bars": 3, "holding_bars": 3}
 
 
 def bits(threads: int, **sections: Any) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def test_agents_by_themselves_keep_their_bits_with_many_threads(encoder: str) ->
 @pytest.mark.parametrize(("rank", "learner"), [("coefficient", "ddpg"), ("separate", "sac")])
 def test_with_several_purchases_a_day_groups_and_threads_change_no_bit(rank: str, learner: str) -> None:
     several = kind("filter_bank", twin=False, observe=True)
-    several["trading"] = several["trading"] | {"purchases_per_day": 4, "rank": rank}
+    several["trading"] = several["trading"] | {"purchases_per_bar": 4, "rank": rank}
     several["learner"] = learner_with(learner, **several["learner"])
     expected = bits(1, **several)
     assert bits(2, **several | {"population": {"group_size": 2}}) == expected

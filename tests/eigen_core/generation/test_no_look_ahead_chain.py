@@ -67,9 +67,9 @@ def trace(panel: Panel, config: Config, start: int) -> Trace:
     environment.reset(torch.full((3,), start))
     while not environment.done:
         # No decision of a day of settlement counts.
-        action = actions[:, min(environment.step_index, config.trading.trading_days - 1)]
+        action = actions[:, min(environment.step_index, config.trading.trading_bars - 1)]
         environment.step(action[..., 0], action[..., 1])
-    days = np.arange(start, start + config.trading.trading_days)
+    days = np.arange(start, start + config.trading.trading_bars)
     return Trace(np.asarray(panel.features), days, portfolios.numpy(), actions.numpy(), trades_of(environment))
 
 
@@ -121,7 +121,7 @@ def test_nothing_up_to_a_day_of_validation_or_holdout_knows_what_follows(
     day = panel.splits.validation.start + offset
     changed = panel_of(changed_after(table, panel.dates[day], seed), config)
     assert not np.array_equal(np.asarray(panel.close)[day + 1 :], np.asarray(changed.close)[day + 1 :], equal_nan=True)
-    latest = panel.days - config.trading.episode_days
+    latest = panel.days - config.trading.episode_bars
     for start in {min(max(day - 9, panel.splits.validation.start), latest), panel.splits.holdout.start}:
         first, second = trace(panel, config, start), trace(changed, config, start)
         assert_equal(first.until(day), second.until(day))

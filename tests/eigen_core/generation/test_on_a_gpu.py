@@ -166,7 +166,7 @@ def test_phases_wait_as_often_however_many_agents_and_days_there_are() -> None:
         return waits_of(lambda state: advance(state, 2), population={"size": size})
 
     def whole_episodes(days: int) -> int:
-        return waits_of(evaluate, trading={"observe_portfolio": False, "trading_days": days})
+        return waits_of(evaluate, trading={"observe_portfolio": False, "trading_bars": days})
 
     # The first time a process also tries whether bits depend on groups.
     generations(3)

@@ -199,7 +199,7 @@ def test_learning_goes_on_where_elites_left_and_starts_anew_with_children() -> N
 
 def test_where_no_block_has_enough_different_days_nothing_is_learned() -> None:
     state = small_state(
-        network={"encoder": "tcn"}, learner={"block_days": 31, "batch_size": 30}, evaluation={"slices": 1}
+        network={"encoder": "tcn"}, learner={"block_bars": 31, "batch_size": 30}, evaluation={"slices": 1}
     )
     before = weights_of(state)
     evaluate(state)
@@ -224,7 +224,7 @@ BOUNDLESS: dict[str, Any] = {"trading": {"max_coefficient": None}}
 IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"replay": {"capacity": 119}}, r"replay\.capacity 119 is below the 120 transitions"),
     ({"learner": {"batch_size": 99}}, r"learner\.batch_size 99 .* there are 98"),
-    ({"network": {"encoder": "tcn"}, "learner": {"block_days": 7}}, r"learner\.block_days 7 must be 8 or more"),
+    ({"network": {"encoder": "tcn"}, "learner": {"block_bars": 7}}, r"learner\.block_bars 7 must be 8 or more"),
     # A fitness that compares no generations is no part of a score.
     ({"evaluation": {"champion_validation_share": 0.5}}, r"set evaluation\.fitness_slices"),
     ({"market": {"window": 110}}, "window 110 needs at least 181 days"),
@@ -243,8 +243,8 @@ def test_what_no_run_can_train_is_refused(sections: dict[str, Any], message: str
 def test_what_just_fits_is_taken() -> None:
     for sections in (
         {"replay": {"capacity": 120}},
-        {"network": {"encoder": "tcn"}, "learner": {"block_days": 8}},
-        {"network": {"encoder": "tcn"}, "learner": {"block_days": 0}},
+        {"network": {"encoder": "tcn"}, "learner": {"block_bars": 8}},
+        {"network": {"encoder": "tcn"}, "learner": {"block_bars": 0}},
     ):
         assert advance(small_state(**sections), 2).history[-1].learning is not None
 
@@ -294,7 +294,7 @@ def test_what_comes_after_the_training_days_is_not_learned_from() -> None:
 Phase = Callable[[TrainingState], object]
 
 TINY: dict[str, Any] = {
-    "trading": {"trading_days": 4, "settlement_days": 3, "holding_days": 3},
+    "trading": {"trading_bars": 4, "settlement_bars": 3, "holding_bars": 3},
     "network": {"encoder": "tcn", "column_chunk": 3},
     "population": {"size": 3, "group_size": 2},
     "learner": {"gradient_steps": 2, "batch_size": 4, "accumulation_steps": 2, "policy_delay": 2},

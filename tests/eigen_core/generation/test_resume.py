@@ -125,12 +125,12 @@ def test_another_panel_is_refused() -> None:
 
 def test_a_run_whose_replay_holds_days_of_settlement_goes_on() -> None:
     """As runs of earlier versions do, whose stored configurations do not say so."""
-    config = small_config(replay={"settlement_days": True})
+    config = small_config(replay={"settlement_bars": True})
     stored = {**config.model_dump(mode="json"), "format_version": 4}
-    del stored["replay"]["settlement_days"]
+    del stored["replay"]["settlement_bars"]
     assert config_from_stored(stored) == config
     state = advance(begun(config), 1)
-    assert state.replay.size == 5 * 2 * config.trading.episode_days
+    assert state.replay.size == 5 * 2 * config.trading.episode_bars
     resumed = begun(config_from_stored(stored))
     restore(resumed, saved_of(state))
     assert content_of(advance(resumed, 1)) == content_of(advance(state, 1))
@@ -321,7 +321,7 @@ def test_retention_does_not_count_on_a_generation_that_was_passed_over(tmp_path:
 def test_rows_are_looked_at_in_pieces_as_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """An episode whose days do not follow one another is found wherever it lies, also across the ring's end."""
     state = fresh()
-    panel, days = market_of(state).panel, state.config.trading.trading_days
+    panel, days = market_of(state).panel, state.config.trading.trading_bars
     starts = panel.starts(panel.splits.train, state.config)
     ring = known(saved()[-1].ring)
     for pieces in (1, 3, 50, 1 << 18):

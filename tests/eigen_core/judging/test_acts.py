@@ -50,7 +50,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("acting")
     closes().to_csv(folder / "prices.csv")
     market = {"data": str(folder / "prices.csv"), "layout": "wide", "suspicious": "keep"}
-    trading = {"buy_threshold": 0.0, "purchases_per_day": 2}
+    trading = {"buy_threshold": 0.0, "purchases_per_bar": 2}
     trained(folder / "runs", of=1, market=market, trading=trading)
     trained(folder / "runs", "portfolio", of=1, market=market, trading=trading, task="portfolio")
     return folder
@@ -284,7 +284,7 @@ def found_for(weights: Tensor, config: Config, panel: Panel) -> tuple[dict[str, 
     ("task", "unheard"), [("market", [0, 2]), ("market", [1, 2, 3]), ("portfolio", [0, 2]), ("portfolio", [3])]
 )
 def test_what_has_no_weight_has_no_importance(task: str, unheard: list[int]) -> None:
-    config = small_config(market={"holdout_days": 0}, trading={"buy_threshold": 0.0}, task=task)
+    config = small_config(market={"holdout": 0}, trading={"buy_threshold": 0.0}, task=task)
     panel = random_panel(config)
     features, columns = found_for(deaf_to(unheard, config, panel)[None], config, panel)
     names = list(panel.feature_names)
@@ -316,7 +316,7 @@ def test_json_is_about_every_feature_and_column(tmp_path: Path) -> None:
 
 
 def test_the_importance_for_agents_is_the_mean_over_them() -> None:
-    config = small_config(market={"holdout_days": 0}, trading={"buy_threshold": 0.0})
+    config = small_config(market={"holdout": 0}, trading={"buy_threshold": 0.0})
     panel = random_panel(config)
     agents = torch.stack([deaf_to(unheard, config, panel) for unheard in ([0, 2], [1, 2])])
     each, together = [found_for(one[None], config, panel)[0] for one in agents], found_for(agents, config, panel)[0]

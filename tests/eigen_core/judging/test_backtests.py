@@ -163,7 +163,7 @@ def test_runs_without_a_market_agents_holdout_or_their_own_prices_are_refused(tm
     Run(config.checkpoint, "poles").begin(config)
     with pytest.raises(InputError, match=r"Run 'poles' plays 'gym:CartPole-v1', which has no prices"):
         backtest(str(tmp_path), "poles")
-    config = small_flow_config(tmp_path, market={"holdout_days": 60})
+    config = small_flow_config(tmp_path, market={"holdout": 60})
     Run(config.checkpoint, "begun").begin(config)
     with pytest.raises(InputError, match=r"Run 'begun' has no agents yet"):
         backtest(str(tmp_path), "begun", span="validation")

@@ -24,30 +24,39 @@ HELD = 5
 TRAINING_DAYS = 1_000
 
 
-def config_with(holdout_days: int = 250, **trading: Any) -> Config:
-    rules = {"trading_days": 60, "holding_days": HELD, "settlement_days": HELD, "slippage_bps": 0.0, "max_target": 9.0}
-    market = {"window": 64, "validation_days": 70, "holdout_days": holdout_days, "purge_days": 64}
+def config_with(holdout: int = 250, **trading: Any) -> Config:
+    rules = {"trading_bars": 60, "holding_bars": HELD, "settlement_bars": HELD, "slippage_bps": 0.0, "max_target": 9.0}
+    market = {"window": 64, "validation": 70, "holdout": holdout, "purge": 64}
     return Config.model_validate({"market": market, "trading": rules | trading})
+
+
+def days_of(config: Config) -> int:
+    """All days of a market, after which the splits leave `TRAINING_DAYS` to train on."""
+    market = config.market
+    assert isinstance(market.validation, int)
+    assert isinstance(market.holdout, int)
+    return TRAINING_DAYS + market.validation + market.holdout + 2 * 64
 
 
 def market_with(config: Config, assets: int = 20, seed: int = 1, shared: Array | None = None) -> Panel:
     """Random walks that have a factor in common, and the steps of `shared`."""
-    random, days = np.random.default_rng(seed), TRAINING_DAYS + config.market.days_after_training
+    random, days = np.random.default_rng(seed), days_of(config)
     steps = random.normal(0.0003, 0.02, (days, assets)) + random.normal(0.0, 0.01, (days, 1))
     close = 50.0 * np.exp(np.cumsum(steps if shared is None else steps + shared, axis=0))
     opened = np.vstack([close[:1], close[:-1]]) * np.exp(random.normal(0.0, 0.002, close.shape))
-    return replace(panel_of(opened, np.maximum(opened, close), close), splits=Splits.of_days(days, config.market))
+    panel = panel_of(opened, np.maximum(opened, close), close)
+    return replace(panel, splits=Splits.of(panel.dates, config.market))
 
 
 def held(config: Config, panel: Panel, days: int = HELD) -> EdgesHeld:
-    (row,) = [row for row in smallest_edges(config, panel)[0] if row.holding_days == days]
+    (row,) = [row for row in smallest_edges(config, panel)[0] if row.holding_bars == days]
     return row
 
 
 def test_each_holding_time_has_a_row_and_costs_and_days_change_what_they_should() -> None:
-    config = config_with(cost_bps=5.0, holding_days=3)
+    config = config_with(cost_bps=5.0, holding_bars=3)
     rows, sentence = smallest_edges(config, panel := market_with(config))
-    assert [row.holding_days for row in rows] == [1, 2, 3, 5, 10, 20]
+    assert [row.holding_bars for row in rows] == [1, 2, 3, 5, 10, 20]
     assert "(20 for the 20 here)" in sentence
     row = held(config, panel)
     # 10 basis points, for scores of some 1.7 standard deviations of 2 % x sqrt(5).
@@ -55,7 +64,7 @@ def test_each_holding_time_has_a_row_and_costs_and_days_change_what_they_should(
     assert held(config_with(cost_bps=50.0), panel).pays == pytest.approx(10.0 * row.pays, rel=0.02)
     # A gain by which the account pays its costs in 80 % of the cases.
     assert held(dear := config_with(cost_bps=500.0), panel).shown > held(dear, panel).pays
-    longer = config_with(holdout_days=1_000)
+    longer = config_with(holdout=1_000)
     more_days = held(longer, market_with(longer))
     assert more_days.shown == pytest.approx(row.shown / 2.0, rel=0.05)
     assert more_days.pays == pytest.approx(row.pays, rel=0.05)
@@ -67,7 +76,7 @@ def test_more_assets_lower_both_but_not_assets_that_move_together() -> None:
     assert many.shown < 0.7 * few.shown
     assert many.pays < 0.9 * few.pays
     random = np.random.default_rng(2)
-    groups = 0.2 * random.standard_normal((TRAINING_DAYS + config.market.days_after_training, 5))[:, np.arange(40) % 5]
+    groups = 0.2 * random.standard_normal((days_of(config), 5))[:, np.arange(40) % 5]
     own = 0.02 * random.standard_normal(groups.shape)
     assert independent_assets(own) == pytest.approx(40.0, rel=0.03)
     assert independent_assets(groups + own) == pytest.approx(5.0, rel=0.1)
@@ -91,7 +100,7 @@ def test_prices_after_the_training_days_are_not_used() -> None:
 
 def test_what_cannot_be_estimated_is_a_sentence() -> None:
     config, flat = config_with(), np.full((1_500, 5), 9.0)
-    few = {"trading_days": 5, "settlement_days": 2, "holding_days": 2}
+    few = {"trading_bars": 5, "settlement_bars": 2, "holding_bars": 2}
     for unclear in (
         smallest_edges(config, market_with(config, assets=1)),
         smallest_edges(config, market_with(config, assets=2)),
@@ -100,7 +109,7 @@ def test_what_cannot_be_estimated_is_a_sentence() -> None:
     ):
         assert unclear == ([], "With so few holdout days, assets or prices nobody can say which edges could be shown.")
     # Filled at the next close and due at the same: prices cannot change.
-    assert smallest_edges(closing := config_with(fill="next_close"), market_with(closing))[0][0].holding_days == 2
+    assert smallest_edges(closing := config_with(fill="next_close"), market_with(closing))[0][0].holding_bars == 2
 
 
 class _Informed(MarketBacktest):

@@ -116,7 +116,7 @@ def judged(
         "timing": MatchedTraders(shifts + above, "shifts"),
         "excess": excess(1.0),
         "alpha": excess(0.9),
-        "holding_days": 20,
+        "holding_bars": 20,
         "periods_per_year": 252,
         "risk_free": 0.0,
     }
@@ -184,7 +184,7 @@ def test_the_smallest_edge_and_the_probabilities_are_those_of_the_results() -> N
     verdict = judged(earned=0.1, excess=excess(0.2, 0.4, 30))
     assert verdict.claim == "undecided"
     assert f"that could have been shown is {known(verdict.smallest_edge):+.2f} % a trade" in verdict.sentence
-    assert judged(excess=_A_YEAR, holding_days=1).smallest_edge == pytest.approx(2.0 * (1.645 + 0.842), abs=0.01)
+    assert judged(excess=_A_YEAR, holding_bars=1).smallest_edge == pytest.approx(2.0 * (1.645 + 0.842), abs=0.01)
     by_timing = judged(by_timing=True, draws=_SHIFTS, shifts=_SHIFTS)
     assert by_timing.timing_pvalue == by_timing.matched_pvalue < 0.05
     lucky, unlucky = (judged(shifts=np.full(100, earned)).timing_pvalue for earned in (0.0, 1.0))

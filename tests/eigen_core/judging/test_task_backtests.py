@@ -52,7 +52,7 @@ def played(
 ) -> tuple[DecidedTrades, Prices, TradedAccounts]:
     network = AgentNetwork(panel, config, CPU, Heads())
     weights = initial_weights(network.layouts, AGENTS, config.seed, CPU)
-    known = prices_of_span(Prices.of_panel(panel, CPU), span, config.trading.holding_days)
+    known = prices_of_span(Prices.of_panel(panel, CPU), span, config.trading.holding_bars)
     trades = decide_trades(network, known, config, weights, span, ensemble=ensemble)
     dates = np.asarray(panel.dates)[span.start : span.stop]
     return trades, known, trade_accounts(trades, known, dates, config.trading, config.account)
@@ -65,14 +65,14 @@ def played_twice(config: Config) -> tuple[tuple[DecidedTrades, Prices, TradedAcc
     weights = initial_weights(network.layouts, AGENTS, config.seed, CPU)
     summary = MarketTask(config, panel, CPU, Heads()).play(weights, np.full((AGENTS, 1), start))[1]
     # Settlement follows the last decision, so that all trades end inside the span.
-    return played(panel, config, range(start, start + config.trading.episode_days)), summary
+    return played(panel, config, range(start, start + config.trading.episode_bars)), summary
 
 
 @pytest.mark.parametrize("rank", ["coefficient", "separate"])
 @pytest.mark.parametrize(("observe", "purchases"), [(True, 1), (False, 1), (True, 3), (False, 2)])
 def test_on_the_days_of_an_episode_agents_trade_as_in_training(observe: bool, purchases: int, rank: str) -> None:
-    config = small_config(trading={"observe_portfolio": observe, "purchases_per_day": purchases, "rank": rank})
-    days, (trades, _, _), summary = config.trading.trading_days, *played_twice(config)
+    config = small_config(trading={"observe_portfolio": observe, "purchases_per_bar": purchases, "rank": rank})
+    days, (trades, _, _), summary = config.trading.trading_bars, *played_twice(config)
     decided = trades.asset[:, :days] >= 0
     offsets = np.where(decided, trades.exit_day[:, :days] - np.arange(days)[:, None], 0)
     # In the order of columns: an order of a day that buys nothing leaves a gap in the summary alone.
@@ -105,7 +105,7 @@ def test_nothing_that_is_decided_or_booked_up_to_a_day_knows_what_follows(how: s
     encoder = ["filter_bank", "tcn", "filter_bank"][seed]
     rank = "separate" if how == "shuffled" else "coefficient"
     config = small_config(
-        trading={"fill": fill, "min_target": 0.01, "max_target": 0.2, "purchases_per_day": 2 - seed % 2, "rank": rank},
+        trading={"fill": fill, "min_target": 0.01, "max_target": 0.2, "purchases_per_bar": 2 - seed % 2, "rank": rank},
         network={"encoder": encoder},
         account={"shares": "whole"} if seed == 1 else {},
     )
@@ -139,15 +139,15 @@ def test_nothing_that_is_decided_or_booked_up_to_a_day_knows_what_follows(how: s
 
 @pytest.mark.parametrize("purchases", [1, 3])
 def test_what_an_account_gains_by_its_trades_is_what_the_reward_counts(purchases: int) -> None:
-    config = small_config(trading={"loss_multiplier": 1.0, "purchases_per_day": purchases})
+    config = small_config(trading={"loss_multiplier": 1.0, "purchases_per_bar": purchases})
     trading, (trades, _, accounts), summary = config.trading, *played_twice(config)
     penalties = (
         summary.idle_days.numpy() * trading.idle_penalty + (summary.trades.numpy() == 0) * trading.no_trade_penalty
     )
     made = accounts.shares > 0.0
-    made[:, trading.trading_days :] = False
+    made[:, trading.trading_bars :] = False
     # Each trade takes this share of the capital, if what was gained before is not invested again.
-    full = (trading.max_coefficient or 1.0) * trading.holding_days * purchases
+    full = (trading.max_coefficient or 1.0) * trading.holding_bars * purchases
     share = trades.coefficient / full
     gain = np.divide(accounts.gain, accounts.paid, out=np.zeros_like(share), where=made)
     percent = (summary.reward.numpy() + penalties) / full
@@ -239,7 +239,7 @@ def test_agents_decide_on_weights_of_what_has_a_price(observe: bool) -> None:
 # One asset is judged by when it was held: whoever knows the coming days has skill, at other times as at none.
 LONG = 500
 LATE = range(150, 450)
-HELD_FIVE_DAYS = {"holding_days": 5, "settlement_days": 5}
+HELD_FIVE_DAYS = {"holding_bars": 5, "settlement_bars": 5}
 TIMED = Config.model_validate({"preset": "ddpg", "trading": HELD_FIVE_DAYS, "market": {"window": 64}})
 RETURNS = np.random.default_rng(5).normal(0.0004, 0.01, LONG)
 RISING = 100.0 * np.exp(np.cumsum(RETURNS))[:, None]
@@ -292,11 +292,11 @@ def test_trades_of_one_asset_are_judged_by_their_times_too() -> None:
 
 
 RIDGE_DAYS, ASSETS, HELD = 1_500, 8, 5
-TRADING = {"holding_days": HELD, "settlement_days": HELD, "trading_days": 60}
+TRADING = {"holding_bars": HELD, "settlement_bars": HELD, "trading_bars": 60}
 
 
 def config_of(task: str) -> Config:
-    return Config(task=task, trading=TRADING, market={"window": 60, "validation_days": 300, "holdout_days": 300})
+    return Config(task=task, trading=TRADING, market={"window": 60, "validation": 300, "holdout": 300})
 
 
 def market(assets: int = ASSETS) -> Panel:

@@ -23,8 +23,8 @@ def small_config(**market: Any) -> Config:
             {
                 "preset": "ddpg",
                 "seed": 5,
-                "market": {"window": 4, "validation_days": 12, "holdout_days": 15, **market},
-                "trading": {"trading_days": 7, "settlement_days": 3, "holding_days": 3},
+                "market": {"window": 4, "validation": 12, "holdout": 15, **market},
+                "trading": {"trading_bars": 7, "settlement_bars": 3, "holding_bars": 3},
                 "network": {"scales": [1, 4]},
                 "learner": {"batch_size": 8},
             }
@@ -44,36 +44,36 @@ def days_of(walk: Walk) -> list[list[range]]:
 @given(
     days=st.integers(55, 400),
     folds=st.integers(1, 12),
-    train_days=st.none() | st.integers(14, 120),
+    train_bars=st.none() | st.integers(14, 120),
 )
-def test_folds_are_those_of_skfolio(days: int, folds: int, train_days: int | None) -> None:
+def test_folds_are_those_of_skfolio(days: int, folds: int, train_bars: int | None) -> None:
     config = small_config()
-    purge = config.market.purge_days
+    purge = config.market.purge
     assert purge == 4 + 3
     # To skfolio a validation and the days that are purged before it belong to training.
-    before = (train_days or 14) + purge + 12
-    others = WalkForward(test_size=15, train_size=before, purged_size=purge, expand_train=train_days is None)
+    before = (train_bars or 14) + purge + 12
+    others = WalkForward(test_size=15, train_size=before, purged_size=purge, expand_train=train_bars is None)
     needed = before + purge + folds * 15
     if days < needed:
         with pytest.raises(InputError, match="--folds"):
-            plan_walk("w", config, DATES[:days], folds, train_days=train_days)
+            plan_walk("w", config, DATES[:days], folds, train_bars=train_bars)
         return
-    walk = plan_walk("w", config, DATES[:days], folds, train_days=train_days)
+    walk = plan_walk("w", config, DATES[:days], folds, train_bars=train_bars)
     skipped = days - needed
     expected = list(others.split(np.zeros((needed, 1))))
     assert len(expected) == folds
     for (train, validation, played), (known, tested) in zip(days_of(walk), expected, strict=True):
-        first = 0 if train_days is None else int(known[0]) + skipped
+        first = 0 if train_bars is None else int(known[0]) + skipped
         assert (train.start, validation.stop) == (first, int(known[-1]) + 1 + skipped)
         assert played == range(int(tested[0]) + skipped, int(tested[-1]) + 1 + skipped)
         assert validation.start - train.stop == purge
         assert len(validation) == 12
-        assert train_days is None or len(train) == train_days
+        assert train_bars is None or len(train) == train_bars
 
 
-@given(folds=st.integers(1, 6), train_days=st.none() | st.integers(14, 60))
-def test_the_panel_of_a_fold_is_split_as_it_was_planned(folds: int, train_days: int | None) -> None:
-    walk = plan_walk("w", small_config(), DATES[:300], folds, train_days=train_days)
+@given(folds=st.integers(1, 6), train_bars=st.none() | st.integers(14, 60))
+def test_the_panel_of_a_fold_is_split_as_it_was_planned(folds: int, train_bars: int | None) -> None:
+    walk = plan_walk("w", small_config(), DATES[:300], folds, train_bars=train_bars)
     for fold, (train, validation, played) in zip(walk.folds, days_of(walk), strict=True):
         market = walk.config_of(fold, 5).market
         kept = [
@@ -81,7 +81,7 @@ def test_the_panel_of_a_fold_is_split_as_it_was_planned(folds: int, train_days: 
             for day, date in enumerate(DATES[:300])
             if (market.first_date or "") <= str(date) <= (market.last_date or "")
         ]
-        splits = Splits.of_days(len(kept), market)
+        splits = Splits.of(DATES[kept], market)
         found = [
             range(kept[split[0]], kept[split[-1]] + 1) for split in (splits.train, splits.validation, splits.holdout)
         ]
@@ -111,20 +111,20 @@ def test_each_fold_and_seed_is_a_run() -> None:
 def test_as_many_days_are_purged_as_are_observed_and_traded(task: str, fill: str, traded: int) -> None:
     values = small_config().model_dump()
     values |= {"task": task, "trading": {**values["trading"], "fill": fill}}
-    assert with_purge(Config.model_validate(values), None).market.purge_days == 4 + traded
-    assert with_purge(Config.model_validate(values), 11).market.purge_days == 11
+    assert with_purge(Config.model_validate(values), None).market.purge == 4 + traded
+    assert with_purge(Config.model_validate(values), 11).market.purge == 11
 
 
 def test_too_few_days_are_refused_with_the_number_of_folds_that_fits() -> None:
-    with pytest.raises(InputError, match=r"--folds 9: 170 days are enough for 8\. The first fold needs 55"):
+    with pytest.raises(InputError, match=r"--folds 9: 170 bars are enough for 8"):
         plan_walk("w", small_config(), DATES[:170], 9)
     assert len(plan_walk("w", small_config(), DATES[:170], 8).folds) == 8
-    with pytest.raises(InputError, match="54 days are enough for 0"):
+    with pytest.raises(InputError, match="54 bars are enough for 0"):
         plan_walk("w", small_config(), DATES[:54], 1)
-    with pytest.raises(InputError, match="--train-days 13: with these settings a fold needs 14 days or more"):
-        plan_walk("w", small_config(), DATES, 1, train_days=13)
+    with pytest.raises(InputError, match="--train-bars 13: with these settings a fold needs 14 bars or more"):
+        plan_walk("w", small_config(), DATES, 1, train_bars=13)
     with pytest.raises(InputError, match="A walk plays"):
-        plan_walk("w", small_config(holdout_days=0), DATES, 1)
+        plan_walk("w", small_config(holdout=0), DATES, 1)
 
 
 def test_a_walk_goes_on_as_it_was_begun_or_is_refused(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_a_walk_goes_on_as_it_was_begun_or_is_refused(tmp_path: Path) -> None:
     begin(config.model_copy(update={"threads": 2}))
     for differing, sentence in (
         ({"seeds": 2}, "exists with other settings: --seeds differs"),
-        ({"train_days": 40}, "exists with other settings: --train-days, the days of its folds differ"),
+        ({"train_bars": 40}, "exists with other settings: --train-bars, the days of its folds differ"),
         ({"days": 199}, "the days of its folds differ"),
         ({"settings": config.model_copy(update={"generations": 7})}, "generations differs"),
         ({"settings": config.model_copy(update={"market": dropping})}, "market.suspicious differs"),

@@ -103,7 +103,7 @@ class PlainDdpg:
         trading = self.config.trading
         if not trading.observe_portfolio:
             return context
-        place = [step / (trading.trading_days + trading.settlement_days), float(step < trading.trading_days)]
+        place = [step / (trading.trading_bars + trading.settlement_bars), float(step < trading.trading_bars)]
         return torch.cat([context, torch.tensor(place, dtype=torch.float64)])
 
     def act(self, actor: Named, sight: tuple[Tensor, Tensor], portfolio: Tensor, step: int) -> Tensor:
@@ -232,7 +232,7 @@ class Case:
 
     def __init__(self, agents: int = 3, **sections: Any) -> None:
         # Blocks of all training days, unless a test has its own.
-        self.config: Config = small_config(**merge({"learner": {"block_days": 0}}, sections))
+        self.config: Config = small_config(**merge({"learner": {"block_bars": 0}}, sections))
         self.panel: Panel = random_panel(self.config)
         self.task = MarketTask(self.config, self.panel, CPU, DdpgLearner.heads(self.config))
         self.network = self.task.network
@@ -246,7 +246,7 @@ class Case:
         first_days = generator.integers(starts.start, starts.stop, 20)
         # The last transition of the training days has no day after it to learn from.
         first_days[:2] = starts[-1]
-        shape = (20, trading.episode_days, self.panel.assets)
+        shape = (20, trading.episode_bars, self.panel.assets)
         coefficients = generator.uniform(0.0, trading.max_coefficient or 3.0, shape)
         targets = generator.uniform(trading.min_target, trading.max_target, shape)
         portfolios = generator.uniform(-1.0, 1.0, (*shape, self.network.portfolio_values))
@@ -260,8 +260,8 @@ class Case:
 
     def plan(self, steps: int, accumulation: int, batch_size: int, block: tuple[int, int] | None = None) -> BatchPlan:
         """Batches of different days from `block` (first day, days), by default the whole training range."""
-        first_day, block_days = block or (0, self.last_day)
-        sampler = BlockSampler(stored_days(self.replay), block_days, 0, 1, batch_size)
+        first_day, block_bars = block or (0, self.last_day)
+        sampler = BlockSampler(stored_days(self.replay), block_bars, 0, 1, batch_size)
         generator = keyed_generator(1, "plan")
         shape = (self.population.size, steps, accumulation)
         slots = np.empty((*shape, batch_size), dtype=np.int64)
@@ -343,12 +343,12 @@ def test_stacked_agents_learn_as_each_would_alone(sections: dict[str, Any]) -> N
 @pytest.mark.parametrize(("n_step", "batch_size"), [(1, 7), (3, 5)])
 def test_the_days_after_a_blocks_last_day_are_seen(n_step: int, batch_size: int) -> None:
     """A block ends where it was drawn, the market does not: what follows its last day still counts."""
-    learner = {"block_days": 9, "batch_size": batch_size, "reward_scale": 1e-3, "n_step": n_step}
+    learner = {"block_bars": 9, "batch_size": batch_size, "reward_scale": 1e-3, "n_step": n_step}
     case = Case(network={"encoder": "tcn"}, learner=learner)
     case.population.state["targets"].mul_(2.0)
     state = start_training(case.config, case.panel)
     state.replay = case.replay
-    assert market_of(state).block_days == 9
+    assert market_of(state).block_bars == 9
     plan = state.learner.plan(state.replay, state.population.size, 1)
     assert isinstance(plan, BatchPlan)
     few = BatchPlan(plan.slots[: case.population.size], plan.blocks)

@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 
 
 def direct_config(**sections: Any) -> Config:
-    learner = {"algorithm": "direct", "gradient_steps": 4, "stretch_days": 30, "stretches": 2, "risk_aversion": 0.05}
+    learner = {"algorithm": "direct", "gradient_steps": 4, "stretch_bars": 30, "stretches": 2, "risk_aversion": 0.05}
     return small_config(learner=learner, **sections)
 
 
@@ -72,7 +72,7 @@ def test_stretches_are_training_days_and_no_longer_than_there_are() -> None:
     config = direct_config()
     panel = random_panel(config)
     task = PortfolioTask(config, panel, CPU, DirectLearner.heads(config))
-    longer = config.model_copy(update={"learner": config.learner.model_copy(update={"stretch_days": 4_000})})
+    longer = config.model_copy(update={"learner": config.learner.model_copy(update={"stretch_bars": 4_000})})
     known = panel.splits.train.stop - 2 - (config.market.window - 1)
     for of_length, days in ((config, 30), (longer, known)):
         plan = DirectLearner(of_length, task).plan(Replay(1, task.columns, CPU), 2, 3)

@@ -61,11 +61,11 @@ RULES: list[dict[str, Any]] = [
 def test_recorded_episodes_are_what_the_obvious_environment_makes_of_their_actions(
     rules: dict[str, Any], noisy: bool
 ) -> None:
-    table = Table(trading=rules, replay={"settlement_days": noisy})
+    table = Table(trading=rules, replay={"settlement_bars": noisy})
     starts = keyed_generator(1, "starts").integers(8, 80, STARTS.shape) if noisy else STARTS
     rollout, summary, stored = table.play(starts, noise=table.noise() if noisy else None)
     trading, days = table.config.trading, table.task.episode_steps
-    assert days == (trading.episode_days if noisy else trading.trading_days)
+    assert days == (trading.episode_bars if noisy else trading.trading_bars)
     assert stored["reward"].dtype == stored["action"].dtype == torch.float32
     traded = 0
     for index, first_day in enumerate(starts.flatten().tolist()):

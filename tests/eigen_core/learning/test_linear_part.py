@@ -59,7 +59,7 @@ def ridge_scores(state: TrainingState) -> np.ndarray:
     all columns, so a column is divided by the root of the factor on its penalty.
     """
     assert isinstance(state.task, PanelTask)
-    panel, config, held = state.task.panel, state.config, state.config.trading.holding_days
+    panel, config, held = state.task.panel, state.config, state.config.trading.holding_bars
     features = panel.features[:, : panel.assets].astype(np.float64)
     days_before = np.concatenate([np.zeros((4, *features.shape[1:])), features])
     averages = np.stack([days_before[day : day + 5].mean(axis=0) for day in range(len(features))])
@@ -181,7 +181,7 @@ def test_the_gate_is_the_shrunk_slope_on_days_from_which_the_network_has_not_lea
     held_out = moments_held_out(state)
     assert held_out == list(range(held_out[0], held_out[0] + len(held_out)))
     days = task.outcomes(torch.arange(held_out[-1] + 1)[None], 0)[0].days[0]
-    assert days[int(plan.slots.max())] + state.config.trading.holding_days < days[held_out[0]]
+    assert days[int(plan.slots.max())] + state.config.trading.holding_bars < days[held_out[0]]
     group = learner.learn(state.population, plan, state.replay, lambda: None).group
     gates = task.actor_layout.views(group.weights[:, task.critic_layout.size :])["actor.gate"][:, 0]
     for agent in range(group.size):
@@ -194,7 +194,7 @@ def test_the_gate_is_the_shrunk_slope_on_days_from_which_the_network_has_not_lea
             output, error = (values[known] - values[known].mean(axis=0) for values in (output, error))
             product, squares = product + (output * error).sum(), squares + (output**2).sum()
             errors, count = errors + (error**2).sum(), count + error.size
-        slope, repeated = product / squares, state.config.trading.holding_days * 3
+        slope, repeated = product / squares, state.config.trading.holding_bars * 3
         variance = repeated * errors / count / squares
         wanted = slope - variance / slope if slope > least * variance**0.5 else 0.0
         assert float(gates[agent]) == pytest.approx(min(max(wanted, 0.0), 1.0), rel=1e-3, abs=1e-5)

@@ -20,11 +20,11 @@ from eigen_core.market.report import DataReport
 
 def small_config(data: Path | str | None = None, **market: object) -> Config:
     """Return a configuration that 24 days suffice for: window 5, episodes 3 + 2, validation 8, holdout 6."""
-    settings: dict[str, Any] = {"window": 5, "validation_days": 8, "holdout_days": 6, **market}
+    settings: dict[str, Any] = {"window": 5, "validation": 8, "holdout": 6, **market}
     return Config.model_validate(
         {
             "market": settings | {"data": None if data is None else str(data)},
-            "trading": {"trading_days": 3, "settlement_days": 2, "holding_days": 2},
+            "trading": {"trading_bars": 3, "settlement_bars": 2, "holding_bars": 2},
             "network": {"scales": [1, 5], "linear_scales": [1, 5]},
         }
     )

@@ -183,8 +183,8 @@ def test_an_open_at_the_last_close_proves_nothing_without_volume_and_range(tmp_p
 def equal_weight(path: Path, folder: Path, *given: str) -> float:
     """Return the gain of equal weight in the last 30 days."""
     config = load_config(
-        None, [f"market.data={path}", *given, "market.window=5", "market.validation_days=8", "market.holdout_days=30",
-               "trading.trading_days=3", "trading.settlement_days=2", "trading.holding_days=2",
+        None, [f"market.data={path}", *given, "market.window=5", "market.validation=8", "market.holdout=30",
+               "trading.trading_bars=3", "trading.settlement_bars=2", "trading.holding_bars=2",
                "network.linear_scales=[1]"]
     )  # fmt: skip
     panel, _ = build_panel(config, folder / "cache")

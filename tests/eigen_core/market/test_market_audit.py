@@ -135,12 +135,12 @@ def test_a_task_without_prices_and_too_few_days_are_refused(prices: Path) -> Non
     with pytest.raises(InputError, match="has no prices to audit"):
         audit_market(Config(preset="pendulum"), 2)
     with pytest.raises(InputError, match="the panel has 400"):
-        audited(prices, validation_days=500)
+        audited(prices, validation=500)
 
 
 @pytest.fixture(scope="module")
 def config() -> Config:
-    return Config.model_validate({"market": {"features": "columns"}, "trading": {"holding_days": 5}})
+    return Config.model_validate({"market": {"features": "columns"}, "trading": {"holding_bars": 5}})
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +170,7 @@ def test_knowledge_of_the_last_days_is_suspected_but_not_of_those_held_out(
     (leak,) = suspected(config, market_prices, informed_column(market_prices, config, 1.0, 20, 1, 300, 1))
     assert leak.first_day > "2011"
     column = informed_column(market_prices, config, 0.0, 20, 1, 0, 1)
-    held_out = config.market.holdout_days
+    held_out = 251
     column[-held_out - 1 : -1] = np.diff(np.log(market_prices.close), axis=0)[-held_out:]
     assert not suspected(config, market_prices, column)
 

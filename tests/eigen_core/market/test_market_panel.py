@@ -24,7 +24,7 @@ from science_cases import small_config as training_config
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.process import default_cache_root
-from eigen_core.config import Config
+from eigen_core.config import Config, MarketConfig
 from eigen_core.market import Panel, build_panel, panel_of_prices
 from eigen_core.market.features import PanelFeatures
 from eigen_core.market.panel import Splits, episode_starts
@@ -69,7 +69,7 @@ def test_bundled_prices(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("feature_set", ["returns", "classic"])
 def test_normalised_by_mean_and_deviation_of_train_days(tmp_path: Path, prices_file: Path, feature_set: str) -> None:
-    config = small_config(prices_file, features=feature_set, validation_days=80)
+    config = small_config(prices_file, features=feature_set, validation=80)
     panel, _ = build_panel(config, tmp_path / "cache")
     prices, _ = cleaned(prices_file)
     assert panel.splits.train == range(400 - 86)
@@ -210,9 +210,9 @@ def test_fingerprint_depends_on_prices_and_settings_of_the_panel_alone(tmp_path:
     different = [
         fingerprint(features="classic"),
         fingerprint(context=["IDX"]),
-        fingerprint(validation_days=9),
-        fingerprint(holdout_days=7),
-        fingerprint(purge_days=5),
+        fingerprint(validation=9),
+        fingerprint(holdout=7),
+        fingerprint(purge=5),
         fingerprint(first_date="2020-03-07"),
         fingerprint(last_date="2020-09-30"),
         fingerprint(last_date="2020-10-01"),
@@ -312,6 +312,7 @@ def test_panel_of_prices() -> None:
     assert str(made.dates[0]) == "2020-01-01"
 
 
+DAILY = np.datetime64("2000-01-03") + np.arange(1_000)
 FIRST, LAST = "2020-03-07", "2020-09-30"
 
 
@@ -320,36 +321,39 @@ def split_days(draw: st.DrawFn) -> tuple[int, Config]:
     """A configuration whose purge is at least a window and a trade, and days that suffice for it."""
     window, holding = draw(st.integers(1, 40)), draw(st.integers(1, 10))
     trading = {
-        "trading_days": draw(st.integers(1, 20)),
-        "settlement_days": holding + draw(st.integers(0, 5)),
-        "holding_days": holding,
+        "trading_bars": draw(st.integers(1, 20)),
+        "settlement_bars": holding + draw(st.integers(0, 5)),
+        "holding_bars": holding,
     }
-    episode = trading["trading_days"] + trading["settlement_days"]
+    episode = trading["trading_bars"] + trading["settlement_bars"]
     market = {
         "window": window,
-        "validation_days": episode + draw(st.integers(0, 30)),
-        "holdout_days": draw(st.sampled_from([0, episode, episode + 17])),
-        "purge_days": window + holding + draw(st.integers(0, 9)),
+        "validation": episode + draw(st.integers(0, 30)),
+        "holdout": draw(st.sampled_from([0, episode, episode + 17])),
+        "purge": window + holding + draw(st.integers(0, 9)),
     }
     config = Config.model_validate({"market": market, "trading": trading, "network": {"linear_scales": [1]}})
-    return config.required_days + draw(st.integers(0, 200)), config
+    purged = market["purge"] * (2 if market["holdout"] else 1)
+    needed = window + episode + market["validation"] + market["holdout"] + purged
+    return needed + draw(st.integers(0, 200)), config
 
 
 @given(split_days())
 def test_splits_never_overlap_and_keep_the_purge(case: tuple[int, Config]) -> None:
     days, config = case
     market = config.market
-    splits = Splits.of_days(days, market)
+    splits = Splits.of(DAILY[:days], market)
+    splits.require(config)
     assert splits.train.start == 0
-    assert (len(splits.validation), len(splits.holdout)) == (market.validation_days, market.holdout_days)
-    assert splits.validation.start - splits.train.stop == market.purge_days
-    if market.holdout_days:
-        assert splits.holdout.start - splits.validation.stop == market.purge_days
+    assert (len(splits.validation), len(splits.holdout)) == (market.validation, market.holdout)
+    assert splits.validation.start - splits.train.stop == market.purge
+    if market.holdout:
+        assert splits.holdout.start - splits.validation.stop == market.purge
         assert splits.holdout.stop == days
     else:
         assert splits.validation.stop == days
     # No day is traded in one split and observed or traded in the next.
-    window, episode = market.window, config.trading.episode_days
+    window, episode = market.window, config.trading.episode_bars
     used = []
     for split in (splits.train, splits.validation, splits.holdout):
         if split:
@@ -359,12 +363,38 @@ def test_splits_never_overlap_and_keep_the_purge(case: tuple[int, Config]) -> No
             assert last < split.stop
             used.append((observed, last))
     for (_, last), (observed, _) in pairwise(used):
-        assert last + config.trading.holding_days < observed
+        assert last + config.trading.holding_bars < observed
 
 
 def test_without_a_purge_splits_are_as_they_were() -> None:
-    assert Splits.of_days(100, small_config().market) == Splits(range(86), range(86, 94), range(94, 100))
-    assert small_config().required_days == 5 + 5 + 8 + 6
+    assert Splits.of(DAILY[:100], small_config().market) == Splits(range(86), range(86, 94), range(94, 100))
+    Splits.of(DAILY[: 5 + 5 + 8 + 6], small_config().market).require(small_config())
+    with pytest.raises(InputError, match="the panel has 23"):
+        Splits.of(DAILY[: 5 + 5 + 8 + 6 - 1], small_config().market).require(small_config())
+
+
+@given(
+    gaps=st.lists(st.integers(1, 40), min_size=60, max_size=200),
+    hours=st.tuples(*[st.integers(1, 400)] * 3),
+    holdout=st.booleans(),
+)
+def test_spans_of_time_have_the_bars_that_end_within_them(
+    gaps: list[int], hours: tuple[int, int, int], holdout: bool
+) -> None:
+    """Equal to a loop that takes bars back from the last, for bars of an hour with gaps."""
+    dates = np.datetime64("2024-01-01T00:00:00") + np.cumsum(gaps) * np.timedelta64(1, "h")
+    spans = dict(zip(("holdout", "purge", "validation"), hours, strict=True)) | ({} if holdout else {"holdout": 0})
+    names = {name: f"{hour}h" if hour else 0 for name, hour in spans.items()}
+    left: list[np.datetime64] = list(dates)
+    taken: dict[str, list[np.datetime64]] = {}
+    for name in ("holdout", "purge", "validation", "purge") if holdout else ("validation", "purge"):
+        last, taken[name] = left[-1:], []
+        while left and last[0] - left[-1] < np.timedelta64(spans[name], "h"):
+            taken[name].insert(0, left.pop())
+    splits = Splits.of(dates, MarketConfig.model_validate(names))
+    assert list(dates[splits.validation.start : splits.validation.stop]) == taken["validation"]
+    assert list(dates[splits.holdout.start : splits.holdout.stop]) == taken.get("holdout", [])
+    assert list(dates[: len(splits.train)]) == left
 
 
 def panel_of(path: Path, folder: Path, **market: Any) -> Panel:
@@ -393,7 +423,7 @@ def test_dates_without_any_price_are_refused_with_those_there_are(tmp_path: Path
     with pytest.raises(InputError, match="no day from its first to 2019-05-01; its days are 2020-01-01 to 2020-03-24"):
         panel_of(path, tmp_path, last_date="2019-05-01")
     with pytest.raises(InputError, match="4 purged before each; the panel has 60"):
-        panel_of(path, tmp_path, purge_days=4, window=50)
+        panel_of(path, tmp_path, purge=4, window=50)
 
 
 DAYS = pd.bdate_range("2015-01-01", "2019-12-31")

@@ -56,7 +56,7 @@ def test_more_at_a_time_takes_more_and_the_time_is_that_of_all_steps() -> None:
         measured_of(
             small_config(
                 population={"size": 12, "group_size": size},
-                learner={"batch_size": 40, "block_days": 0, "gradient_steps": steps},
+                learner={"batch_size": 40, "block_bars": 0, "gradient_steps": steps},
                 replay={"capacity": 4_000},
                 **wide,
             ),

@@ -36,7 +36,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("store")
     trained(folder, ONE, of=1)
     trained(folder, OTHER, of=1, seed=7, learner={"batch_size": 8})
-    trained(folder, LONGER, of=1, market={"holdout_days": 61})
+    trained(folder, LONGER, of=1, market={"holdout": 61})
     return str(folder)
 
 
@@ -103,7 +103,7 @@ def test_a_comparison_says_which_looks_are_missing(store: str, tmp_path: Path) -
 @pytest.mark.thorough
 def test_runs_with_other_holdouts_are_compared_on_the_same_days(store: str) -> None:
     same = write_comparison(store, [ONE, LONGER], span="2022-11-01:2022-12-01", agent="champion", file=None)
-    assert same.differences["market.holdout_days"] == {ONE: "60", LONGER: "61"}
+    assert same.differences["market.holdout"] == {ONE: "60", LONGER: "61"}
 
 
 @pytest.mark.thorough

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.thorough
 
 @pytest.fixture(scope="module", params=["market", "portfolio"])
 def walk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Walk:
-    market = {"holdout_days": 60, "purge_days": 30, "first_date": "2018-01-01"}
+    market = {"holdout": 60, "purge": 30, "first_date": "2018-01-01"}
     config = small_flow_config(tmp_path_factory.mktemp("runs"), generations=1, market=market, task=request.param)
     walk = plan_walk("years", config, build_panel(config)[0].dates, 2, seeds=2)
     for run, settings in walk.runs():

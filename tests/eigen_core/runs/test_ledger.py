@@ -317,10 +317,10 @@ _SMALL = (
     "generations=1",
     "population.size=2",
     "market.window=8",
-    "market.holdout_days=120",
+    "market.holdout=120",
     "network.scales=[1,5]",
     "network.linear_scales=[1,5]",
-    "trading.trading_days=20",
+    "trading.trading_bars=20",
     "evaluation.slices=1",
     "evaluation.lowest=1",
     "learner.gradient_steps=1",
@@ -347,7 +347,7 @@ def test_the_smallest_edge_is_found_in_most_trials_as_are_all_greater_ones(
     ("given", "sentence"),
     [
         *((("--edges", text), "from 0 to 1") for text in ("1.5", "-0.1", "nan", "much", "0.1;0.2")),
-        (("--set", "market.holdout_days=0"), "Trials need a market with holdout days"),
+        (("--set", "market.holdout=0"), "Trials need a market with holdout days"),
         (
             ("--set", "task=gym:Pendulum-v1", "--set", "network.linear_scales=[]"),
             "Trials need a market with holdout days",

@@ -37,7 +37,7 @@ CPU = torch.device("cpu")
 
 @pytest.mark.parametrize("observe", [True, False])
 def test_the_excess_is_that_of_all_trades(observe: bool) -> None:
-    config = small_config(trading={"purchases_per_day": 3, "observe_portfolio": observe})
+    config = small_config(trading={"purchases_per_bar": 3, "observe_portfolio": observe})
     panel = random_panel(config)
     task = MarketTask(config, panel, CPU, Heads())
     weights = initial_weights((task.critic_layout, task.actor_layout), 4, 1, CPU)
@@ -98,7 +98,7 @@ def test_the_table_equals_trades_that_are_played_one_by_one(trading: dict[str, A
     assert torch.equal(known, bought)
     assert 0 < int(bought.sum()) < len(cells)
     torch.testing.assert_close(table.rewards[row, asset, level][bought].double(), rewards[bought], rtol=1e-6, atol=1e-6)
-    blocked = summary.exit_offset[:, 0, 0][bought] / task._config.trading.holding_days
+    blocked = summary.exit_offset[:, 0, 0][bought] / task._config.trading.holding_bars
     torch.testing.assert_close(table.shares[row, asset, level][bought].double(), blocked.double(), rtol=1e-3, atol=0.0)
 
 
@@ -113,7 +113,7 @@ def test_nothing_after_the_training_days_is_known() -> None:
     assert other._outcomes is not None
     assert torch.equal(task._outcomes.rewards.nan_to_num(), other._outcomes.rewards.nan_to_num())
     assert torch.equal(task._outcomes.shares, other._outcomes.shares)
-    assert int(task._outcomes.days[-1]) + 1 + task._config.trading.holding_days == stop
+    assert int(task._outcomes.days[-1]) + 1 + task._config.trading.holding_bars == stop
     assert int(task._outcomes.days[0]) == task.training_starts.start
 
 
@@ -182,7 +182,7 @@ def test_a_run_from_before_that_sells_short_is_refused_where_a_symbol_begins_lat
 
 def test_an_episode_needs_the_fills_after_its_last_decision() -> None:
     with pytest.raises(InputError, match="use 2"):
-        load_config("quickstart", ["task=portfolio", "trading.settlement_days=1", "trading.holding_days=1"])
+        load_config("quickstart", ["task=portfolio", "trading.settlement_bars=1", "trading.holding_bars=1"])
 
 
 def test_the_excess_of_an_episode_is_a_year_of_its_days_over_equal_weight_of_the_same_exposure() -> None:
@@ -209,13 +209,13 @@ def lines(folder: Path, symbols: int, holdout_days: int, **settings: Any) -> str
     walk = np.exp(np.cumsum(np.random.default_rng(0).normal(0.0, 0.01, (900, symbols)), axis=0))
     names = [f"S{index}" for index in range(symbols)]
     pd.DataFrame(walk, index=pd.bdate_range("2018-01-01", periods=900), columns=names).to_csv(path, index_label="date")
-    market = {"data": str(path), "layout": "wide", "holdout_days": holdout_days}
+    market = {"data": str(path), "layout": "wide", "holdout": holdout_days}
     return " ".join(open_data(Config.model_validate({"market": market, **settings})).lines)
 
 
 @pytest.mark.parametrize("task", ["market", "portfolio"])
 def test_one_asset_needs_enough_days_to_judge_its_timing(tmp_path: Path, task: str) -> None:
-    given: dict[str, Any] = {"task": task, "trading": {"trading_days": 10, "holding_days": 20, "settlement_days": 20}}
+    given: dict[str, Any] = {"task": task, "trading": {"trading_bars": 10, "holding_bars": 20, "settlement_bars": 20}}
     assert "no verdict will be possible" in lines(tmp_path, 1, 59, **given)
     enough = lines(tmp_path, 1, 60, **given)
     assert "no verdict" not in enough

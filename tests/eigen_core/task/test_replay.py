@@ -146,13 +146,13 @@ def test_a_batch_has_different_days_and_a_transition_of_each(
     for slot, day in enumerate(stored.tolist()):
         if first_day <= day <= last_day:
             slots_of.setdefault(day, []).append(slot)
-    days, block_days = sorted(slots_of), max(last_day - first_day + 1, 0)
+    days, block_bars = sorted(slots_of), max(last_day - first_day + 1, 0)
     with pytest.raises(ValueError, match="sample"):
-        BlockSampler(stored, block_days, 0, 1, len(days) + 1).draw(keyed_generator(1), first_day)
+        BlockSampler(stored, block_bars, 0, 1, len(days) + 1).draw(keyed_generator(1), first_day)
     if days:
         size = data.draw(st.integers(1, len(days)))
         generator, same = keyed_generator(1, 2), keyed_generator(1, 2)
-        drawn = BlockSampler(stored, block_days, 0, 1, size).draw(generator, first_day)
+        drawn = BlockSampler(stored, block_bars, 0, 1, size).draw(generator, first_day)
         chosen = [days[index] for index in same.choice(len(days), size=size, replace=False)]
         within = same.integers(0, np.array([len(slots_of[day]) for day in chosen]))
         assert len(set(chosen)) == size
@@ -162,11 +162,11 @@ def test_a_batch_has_different_days_and_a_transition_of_each(
 @settings(deadline=None)
 @given(STORED, st.integers(1, 40), st.integers(1, 45), st.integers(1, 8), st.integers(1, 12))
 def test_blocks_hold_enough_different_days(
-    stored: NDArray[np.int32], block_days: int, stop: int, most_steps: int, batch_size: int
+    stored: NDArray[np.int32], block_bars: int, stop: int, most_steps: int, batch_size: int
 ) -> None:
-    sampler = BlockSampler(stored, block_days, stop, most_steps, batch_size)
-    for start in range(max(stop - block_days, 0) + 1):
-        block = range(start, start + block_days)
+    sampler = BlockSampler(stored, block_bars, stop, most_steps, batch_size)
+    for start in range(max(stop - block_bars, 0) + 1):
+        block = range(start, start + block_bars)
         # The days that a transition may lead to, none of which is after `stop`, are within the block a day later.
         drawn = [day for day in block if min(day + most_steps, stop) <= block.stop]
         inside = set(drawn).intersection(stored.tolist())

@@ -102,7 +102,7 @@ def growth_in_money(panel: Panel, config: Config, targets: torch.Tensor) -> np.n
 @pytest.mark.parametrize("fill", FILLS)
 @pytest.mark.parametrize("seed", [3, 4, 10])
 def test_rewards_are_the_growth_of_the_account(seed: int, fill: Any, costs: tuple[float, float], short: float) -> None:
-    trading = {"fill": fill, "cost_bps": costs[0], "slippage_bps": costs[1], "delisting_days": 12}
+    trading = {"fill": fill, "cost_bps": costs[0], "slippage_bps": costs[1], "delisting_bars": 12}
     config = Config.model_validate({"trading": trading, "portfolio": {"short": short}})
     panel = random_panel(seed, 140, ASSETS)
     prices = Prices.of_panel(panel, CPU)
@@ -201,7 +201,7 @@ def test_weights_are_held_as_an_obvious_account_holds_them(shares: Any, fill: An
     weights = random.dirichlet(np.ones(5), 40) * random.choice([0.5, 1.0], (40, 1))
     weights[random.random(40) < 0.4] = np.nan
     weights[random.random((40, 5)) < 0.05] = np.nan
-    trading = TradingConfig(fill=fill, cost_bps=20.0, slippage_bps=10.0, delisting_days=8)
+    trading = TradingConfig(fill=fill, cost_bps=20.0, slippage_bps=10.0, delisting_bars=8)
     settings = AccountConfig(capital=3_000.0, shares=shares, interest=0.04)
     short = (1.5 if shares == "fractional" else 1.4) * weights - 0.4 * random.dirichlet(np.ones(5), 40)
     accounts = weights_accounts(np.stack([weights, short]), prices_of(panel), DATES, trading, settings)
@@ -288,14 +288,14 @@ class SlowAccount:
     def size(self, decided: Decision) -> float:
         if self.settings.sizing == "fixed":
             return self.settings.fixed_amount
-        equity = self.decision_equity[decided[0]] / self.trading.holding_days / self.trading.purchases_per_day
+        equity = self.decision_equity[decided[0]] / self.trading.holding_bars / self.trading.purchases_per_bar
         if self.settings.sizing == "equal" or self.trading.max_coefficient is None:
             return float(equity)
         return float(equity * self.of("coefficient", decided) / self.trading.max_coefficient)
 
     def buy_all(self, day: int, *, at_open: bool) -> None:
         if day >= 0:
-            for purchase in range(self.trading.purchases_per_day):
+            for purchase in range(self.trading.purchases_per_bar):
                 self.buy((day, purchase), at_open=at_open)
 
     def buy(self, decided: Decision, *, at_open: bool) -> None:
@@ -356,12 +356,12 @@ def random_case(seed: int) -> tuple[TradingConfig, AccountConfig, int]:
     trading: dict[str, Any] = {
         "fill": random.choice(FILLS).item(),
         "bookkeeping": random.choice(["exact", "classic"]).item() if seed % 2 == 0 else "exact",
-        "holding_days": holding,
-        "settlement_days": holding,
+        "holding_bars": holding,
+        "settlement_bars": holding,
         "min_target": 0.01,
         "max_target": 0.3,
         "max_coefficient": 3.0 if seed % 5 else None,
-        "purchases_per_day": 1 + (seed % 3 if seed % 2 else 0),
+        "purchases_per_bar": 1 + (seed % 3 if seed % 2 else 0),
         "cost_bps": float(random.uniform(0.0, 50.0)),
         "slippage_bps": float(random.uniform(0.0, 30.0)),
     }
@@ -382,9 +382,9 @@ def test_accounts_equal_an_obvious_one_that_is_kept_day_by_day(spans: int) -> No
     kept = 0
     for seed in range(spans):
         trading, settings, days = random_case(seed)
-        first = int(np.random.default_rng(seed).integers(0, 400 - days - trading.holding_days))
+        first = int(np.random.default_rng(seed).integers(0, 400 - days - trading.holding_bars))
         span = range(first, first + days)
-        known, dates = prices_of_span(prices, span, trading.holding_days), panel.dates[first : first + days]
+        known, dates = prices_of_span(prices, span, trading.holding_bars), panel.dates[first : first + days]
         actions = np.random.default_rng(seed).uniform(0.0, [[[[3.0]]], [[[0.2]]]], (2, TRADERS, days, 6))
         trades = decided_trades(known, trading, *actions)
         accounts = trade_accounts(trades, known, dates, trading, settings)
@@ -410,9 +410,9 @@ def test_the_sale_of_a_delisted_symbol_is_named_with_its_loss() -> None:
     closes = np.full((60, 2), 10.0)
     closes[20:, 0] = np.nan
     panel = panel_of(closes, closes, closes)
-    rules: dict[str, Any] = {"holding_days": 4, "settlement_days": 4, "delisting_days": 8, "delisting_loss": 0.25}
-    trading = TradingConfig(**rules, cost_bps=0.0, slippage_bps=0.0, purchases_per_day=2)
-    known = prices_of_span(prices_of(panel), range(60), trading.holding_days)
+    rules: dict[str, Any] = {"holding_bars": 4, "settlement_bars": 4, "delisting_bars": 8, "delisting_loss": 0.25}
+    trading = TradingConfig(**rules, cost_bps=0.0, slippage_bps=0.0, purchases_per_bar=2)
+    known = prices_of_span(prices_of(panel), range(60), trading.holding_bars)
 
     coefficients = np.zeros((1, 60, 2))
     coefficients[:, [5, 17, 58]] = 3.0

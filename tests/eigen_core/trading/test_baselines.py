@@ -28,14 +28,14 @@ from eigen_core.trading.trades import DecidedTrades, trade_accounts
 PANEL = random_panel(11, days=260, assets=8)
 SPAN = range(120, 220)
 CONFIG = Config(
-    trading={"holding_days": 8, "settlement_days": 8, "min_target": 0.02, "max_target": 0.1},
+    trading={"holding_bars": 8, "settlement_bars": 8, "min_target": 0.02, "max_target": 0.1},
     account={"interest": 0.02},
 )
 DATES = PANEL.dates[SPAN.start : SPAN.stop]
 
 
 def agents_trades(agents: int, trading: TradingConfig = CONFIG.trading) -> tuple[DecidedTrades, Prices]:
-    known = prices_of_span(prices_of(PANEL), SPAN, CONFIG.trading.holding_days)
+    known = prices_of_span(prices_of(PANEL), SPAN, CONFIG.trading.holding_bars)
     actions = np.random.default_rng(5).uniform(0.0, 3.0, (2, agents, len(SPAN), known.assets))
     return decided_trades(known, trading, actions[0], actions[1] / 30.0), known
 
@@ -57,13 +57,13 @@ def due_days(trades: DecidedTrades, known: Prices, trading: TradingConfig) -> ND
     for agent, day, purchase in np.argwhere(trades.asset >= 0).tolist():
         at = (agent, day, purchase)
         held = sessions[day + 1 :, trades.asset[at]].cumsum()
-        holding_ends = day + 1 + np.flatnonzero(held >= trading.holding_days)
+        holding_ends = day + 1 + np.flatnonzero(held >= trading.holding_bars)
         due[at] = min([int(trades.exit_day[at]), *holding_ends[:1]])
     return due
 
 
 def with_purchases(purchases: int) -> TradingConfig:
-    return CONFIG.trading.model_copy(update={"purchases_per_day": purchases, "holding_days": 8 // purchases})
+    return CONFIG.trading.model_copy(update={"purchases_per_bar": purchases, "holding_bars": 8 // purchases})
 
 
 @pytest.mark.parametrize("purchases", [1, 3])
@@ -99,7 +99,7 @@ def test_a_matched_trader_differs_from_the_agent_in_the_assets_alone(purchases: 
 @pytest.mark.parametrize("fill", ["next_open", "next_close", "same_close"])
 def test_one_asset_is_the_market_and_all_its_traders_also_where_its_sales_wait(fill: str) -> None:
     """Without a sale target, where the asset is suspended on some days."""
-    trading = {"holding_days": 5, "settlement_days": 5, "fill": fill, "min_target": 5.0, "max_target": 6.0}
+    trading = {"holding_bars": 5, "settlement_bars": 5, "fill": fill, "min_target": 5.0, "max_target": 6.0}
     config, panel = Config.model_validate({"trading": trading}), suspended_market(len(SPAN))
     known = prices_of_span(prices_of(panel), range(panel.days), 5)
     trades = decided_trades(known, config.trading, np.full((1, panel.days, 1), 3.0), 3.0)
@@ -217,8 +217,8 @@ SHIFTED_DAYS, HOLDING = 90, 5
 COSTLESS = Config.model_validate(
     {
         "trading": {
-            "holding_days": HOLDING,
-            "settlement_days": HOLDING,
+            "holding_bars": HOLDING,
+            "settlement_bars": HOLDING,
             "cost_bps": 0.0,
             "slippage_bps": 0.0,
             "min_target": 5.0,
@@ -247,7 +247,7 @@ def test_shifts_are_all_beyond_the_holding_time_both_ways() -> None:
     assert len(some) == 7
     assert {found[0], found[-1]} <= set(some) <= set(found)
     assert not len(shifts_of(2 * HOLDING, COSTLESS.trading, MOST))
-    trading = TradingConfig(holding_days=20)
+    trading = TradingConfig(holding_bars=20)
     assert len(shifts_of(fewest_days(trading), trading, MOST)) == 19
 
 
@@ -303,7 +303,7 @@ def test_weights_keep_their_exposure_where_an_asset_is_not_tradable() -> None:
 RULE_DAYS = 420
 RULE_SPAN = range(300, RULE_DAYS)
 FREE = {
-    "trading": {"cost_bps": 0.0, "slippage_bps": 0.0, "holding_days": 2},
+    "trading": {"cost_bps": 0.0, "slippage_bps": 0.0, "holding_bars": 2},
     "account": {"periods_per_year": 252},
 }
 
@@ -332,7 +332,7 @@ def test_each_rule_holds_the_assets_that_it_names() -> None:
     # The two best are held by turns, each from the close after its decision to the next: one day of two.
     assert total["classic"] == pytest.approx(np.exp(held * 0.0025 / 2), rel=0.01)
     # Two a day: the two best, then the two after them, by turns.
-    two = Config(**merge(FREE, {"trading": {"purchases_per_day": 2}}))
+    two = Config(**merge(FREE, {"trading": {"purchases_per_bar": 2}}))
     classic = baseline_curves(prices_of(panel), panel.dates, two, RULE_SPAN)["classic"]
     assert classic.equity[-1] / classic.capital == pytest.approx(np.exp(held * 0.0015 / 2), rel=0.01)
     traded_days = np.flatnonzero(curves["momentum"].traded > 1.0)

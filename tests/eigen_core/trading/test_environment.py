@@ -41,14 +41,14 @@ def random_rules(random: np.random.Generator) -> TradingConfig:
     choices: dict[str, list[Any]] = {
         "fill": ["next_open", "next_close", "same_close"],
         "credit": ["decision", "realized", "marked"],
-        "purchases_per_day": [1, 1, 2, 3, 9],
+        "purchases_per_bar": [1, 1, 2, 3, 9],
         "decide_every": [None, None, "2d"],
-        "trading_days": [3, 15, 40, 70],
-        "settlement_days": [holding, holding + 5],
+        "trading_bars": [3, 15, 40, 70],
+        "settlement_bars": [holding, holding + 5],
         "buy_threshold": [0.0, 1.0, 1.7],
         "max_coefficient": [3.0, None],
         "min_target": [0.01, 0.1],
-        "delisting_days": [1, 2, 7, 60],
+        "delisting_bars": [1, 2, 7, 60],
         "delisting_loss": [0.0, 0.4],
         "cost_bps": [0.0, 5.0, 80.0],
         "slippage_bps": [0.0, 60.0],
@@ -58,7 +58,7 @@ def random_rules(random: np.random.Generator) -> TradingConfig:
         "observe_portfolio": [True, True, False],
     }
     drawn = {name: values[random.integers(len(values))] for name, values in choices.items()}
-    return TradingConfig(holding_days=holding, **drawn)
+    return TradingConfig(holding_bars=holding, **drawn)
 
 
 def assert_both_forms_equal(
@@ -73,7 +73,7 @@ def assert_both_forms_equal(
     environment = TradingEnvironment(prices, trading)
     environment.reset(torch.tensor(first_days))
     portfolios = []
-    for step in range(trading.episode_days):
+    for step in range(trading.episode_bars):
         assert environment.days.tolist() == (first_days + step).tolist()
         portfolios.append(environment.portfolio().numpy())
         environment.step(*(values[:, step] for values in given))
@@ -105,7 +105,7 @@ def test_both_forms_equal_the_obvious_implementation(seed: int) -> None:
     """On every other market the agent ranks the assets by a value of its own."""
     random = np.random.default_rng(seed)
     trading, days, assets, ranked = random_rules(random), 120, int(random.integers(3, 9)), seed % 2 == 1
-    panel, steps = random_panel(seed, days, assets), trading.episode_days
+    panel, steps = random_panel(seed, days, assets), trading.episode_bars
     first_days = np.array([days - steps, 0, *random.integers(0, days - steps + 1, EPISODES - 2)])
     actions = list(random_actions(seed, EPISODES, steps, assets))
     if ranked:
@@ -127,23 +127,23 @@ def test_long_halts_need_no_rows_of_the_table(seed: int) -> None:
     """Sales wait up to 50 days, some until the asset has ended; the table has rows for the holding time alone."""
     random = np.random.default_rng(seed)
     trading = random_rules(random).model_copy(
-        update={"trading_days": 70, "observe_portfolio": True, "delisting_days": 30 + seed}
+        update={"trading_bars": 70, "observe_portfolio": True, "delisting_bars": 30 + seed}
     )
     close = 50.0 * np.exp(np.cumsum(random.normal(0.0, 0.04, (200, 6)), axis=0))
     for asset, start in enumerate(random.integers(20, 90, 6)):
         close[start : start + 15 + 7 * asset, asset] = np.nan
     panel = panel_of(close * 0.99, close * 1.02, close)
     known, first_days = prices_of(panel), np.arange(0, 60, 6)
-    assert known.fills(trading).longest > trading.holding_days + 20
+    assert known.fills(trading).longest > trading.holding_bars + 20
     # Some more than the holding time, since a halt may look like some days on which the market is closed.
-    assert len(HeldPrices.of(known, trading).offsets) <= 2 * (trading.holding_days + 7)
-    actions = list(random_actions(seed, EPISODES, trading.episode_days, 6))
+    assert len(HeldPrices.of(known, trading).offsets) <= 2 * (trading.holding_bars + 7)
+    actions = list(random_actions(seed, EPISODES, trading.episode_bars, 6))
     slow = [
         SlowEpisode(panel, trading, int(first)).run(*(values[index] for values in actions))
         for index, first in enumerate(first_days)
     ]
     table = assert_both_forms_equal(slow, panel, trading, first_days, actions)
-    assert (table["exit_day"] - table["decision_day"] > trading.holding_days + 7).any()
+    assert (table["exit_day"] - table["decision_day"] > trading.holding_bars + 7).any()
 
 
 class CountedOperations(TorchFunctionMode):
@@ -161,7 +161,7 @@ def test_halts_add_few_operations_to_a_day() -> None:
     for halts in (False, True):
         prices, rules = prices_of(market(halts=halts)), TradingConfig(observe_portfolio=True)
         environment = TradingEnvironment(prices, rules)
-        assert (prices.fills(rules).longest > rules.holding_days) == halts
+        assert (prices.fills(rules).longest > rules.holding_bars) == halts
         environment.reset(torch.arange(4))
         wanted = torch.ones(4, prices.assets)
         with CountedOperations() as counted:
@@ -198,11 +198,11 @@ class ReplacedEpisode(SlowEpisode):
     """One episode by the rules of the replaced system; the reason of a trade is the rule by which it was closed."""
 
     def run(self, coefficients: Array, targets: Array, ranks: Array | None = None) -> "ReplacedEpisode":
-        for step in range(self.trading.episode_days):
+        for step in range(self.trading.episode_bars):
             day, held_before = self.first_day + step, bool(self.held)
             self.rewards.append(0.0)
             self.close_positions(day)
-            if step < self.trading.trading_days:
+            if step < self.trading.trading_bars:
                 self.decide(day, coefficients[step], targets[step], ranks)
             if not held_before and not self.held:
                 self.rewards[step] -= self.trading.idle_penalty
@@ -219,9 +219,9 @@ class ReplacedEpisode(SlowEpisode):
                 self.sell(asset, position.entry, day, "no data")
             elif not math.isnan(high) and high >= position.target:
                 self.sell(asset, position.target, day, "target")
-            elif position.sessions >= self.trading.holding_days and math.isnan(close):
+            elif position.sessions >= self.trading.holding_bars and math.isnan(close):
                 self.sell(asset, position.entry, day, "no last close")
-            elif position.sessions >= self.trading.holding_days:
+            elif position.sessions >= self.trading.holding_bars:
                 self.sell(asset, close, day, "time")
 
     def decide(self, day: int, coefficients: Array, targets: Array, ranks: Array | None) -> None:  # noqa: ARG002
@@ -264,8 +264,8 @@ def panel_with_gaps(seed: int) -> Panel:
     ids=["without gaps", "with gaps"],
 )
 def test_both_forms_equal_the_replaced_system(panel: Panel, reasons: set[str]) -> None:
-    first_days = np.random.default_rng(7).integers(0, CLASSIC_DAYS - CLASSIC.episode_days + 1, CLASSIC_EPISODES)
-    coefficients, targets = random_actions(7, CLASSIC_EPISODES, CLASSIC.episode_days, ASSETS)
+    first_days = np.random.default_rng(7).integers(0, CLASSIC_DAYS - CLASSIC.episode_bars + 1, CLASSIC_EPISODES)
+    coefficients, targets = random_actions(7, CLASSIC_EPISODES, CLASSIC.episode_bars, ASSETS)
     slow = [
         ReplacedEpisode(panel, CLASSIC, int(first_day)).run(coefficients[index], targets[index])
         for index, first_day in enumerate(first_days)
@@ -275,7 +275,7 @@ def test_both_forms_equal_the_replaced_system(panel: Panel, reasons: set[str]) -
 
 
 Credit = Literal["decision", "realized", "marked"]
-SMALL: dict[str, Any] = {"trading_days": 25, "settlement_days": 8, "holding_days": 6, "min_target": 0.02}
+SMALL: dict[str, Any] = {"trading_bars": 25, "settlement_bars": 8, "holding_bars": 6, "min_target": 0.02}
 
 
 def play(environment: TradingEnvironment, first_days: Tensor, *actions: Tensor) -> Tensor:
@@ -288,7 +288,7 @@ def play(environment: TradingEnvironment, first_days: Tensor, *actions: Tensor) 
 @pytest.mark.parametrize("purchases", [1, 5])
 @pytest.mark.parametrize("credit", ["decision", "realized", "marked"])
 def test_an_episode_does_not_depend_on_its_neighbours(credit: Credit, purchases: int) -> None:
-    trading = TradingConfig(credit=credit, purchases_per_day=purchases, **SMALL)
+    trading = TradingConfig(credit=credit, purchases_per_bar=purchases, **SMALL)
     prices = prices_of(random_panel(5, 200, 33))
     first_days = torch.arange(0, 160, 7)
     coefficients, targets = map(torch.tensor, random_actions(5, len(first_days), 33, 33))

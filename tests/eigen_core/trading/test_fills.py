@@ -25,19 +25,19 @@ FILLS = st.sampled_from(["next_open", "next_close", "same_close"])
     seed=st.integers(0, 10_000),
     fill=FILLS,
     holding=st.integers(1, 8),
-    delisting_days=st.sampled_from([1, 4, 15, 60]),
+    delisting_bars=st.sampled_from([1, 4, 15, 60]),
     purchases=st.integers(1, 3),
 )
 def test_trades_and_excess_of_a_span_equal_a_loop_over_its_days(
-    seed: int, fill: Any, holding: int, delisting_days: int, purchases: int
+    seed: int, fill: Any, holding: int, delisting_bars: int, purchases: int
 ) -> None:
     trading = TradingConfig(
-        trading_days=40,
-        holding_days=holding,
-        settlement_days=holding,
+        trading_bars=40,
+        holding_bars=holding,
+        settlement_bars=holding,
         fill=fill,
-        delisting_days=delisting_days,
-        purchases_per_day=purchases,
+        delisting_bars=delisting_bars,
+        purchases_per_bar=purchases,
         min_target=0.02,
         max_target=0.1,
         loss_multiplier=1.0,
@@ -48,7 +48,7 @@ def test_trades_and_excess_of_a_span_equal_a_loop_over_its_days(
     actions[1] /= 30.0
     trades = decided_trades(known, trading, actions[:1], actions[1:])
     until = {name: getattr(panel, name)[: span.stop] for name in ("open", "high", "low", "close", "valid", "dates")}
-    rules = trading.model_copy(update={"trading_days": len(span) - 1, "settlement_days": 1})
+    rules = trading.model_copy(update={"trading_bars": len(span) - 1, "settlement_bars": 1})
     ending = replace(panel, features=panel.features[: span.stop], **until)
     slow = SlowEpisode(ending, rules, span.start, calendar=panel)
     expected = {
@@ -103,7 +103,7 @@ def test_sessions_follow_a_week_that_moves_on_its_day() -> None:
 def test_the_end_of_a_split_is_as_far_as_a_sale_looks() -> None:
     """The reward of a training episode whose sale waits does not know the prices of validation."""
     close, coefficients = np.full((100, 2), 10.0), torch.tensor([3.0, 0.0]).expand(1, 10, 2)
-    trading = TradingConfig(trading_days=10, holding_days=5, settlement_days=5, min_target=5.0, max_target=6.0)
+    trading = TradingConfig(trading_bars=10, holding_bars=5, settlement_bars=5, min_target=5.0, max_target=6.0)
     close[50:60, 0] = np.nan
     rewards = []
     for later in (5.0, 50.0):
@@ -138,7 +138,7 @@ def test_no_column_is_favoured_where_coefficients_are_equal(among: list[int], ap
     panel = replace(panel, dates=np.datetime64("1990-01-01") + apart * np.arange(panel.days))
     wanted = torch.full((panel.days, 7), 1.0)
     wanted[:, among] = 2.0
-    trading = TradingConfig(purchases_per_day=purchases)
+    trading = TradingConfig(purchases_per_bar=purchases)
     asset, coefficient = choose_assets(prices_of(panel), trading, torch.arange(panel.days), wanted)
     assert (coefficient == 2.0).all()
     assert all(len(set(chosen)) == purchases for chosen in asset.tolist())
@@ -163,7 +163,7 @@ def test_choice_equals_the_sorted_order(seed: int, limit: float | None, purchase
     prices = prices_of(random_panel(seed, 30, 7))
     some = np.array([0.0, -0.0, -1.0, 0.1, 0.7, 0.70000005, 1.5, 3.0, 6e4, np.inf])
     wanted = torch.tensor(random.choice(some, (30, 7))).to(dtype)
-    trading = TradingConfig(max_coefficient=limit, buy_threshold=0.0, purchases_per_day=purchases)
+    trading = TradingConfig(max_coefficient=limit, buy_threshold=0.0, purchases_per_bar=purchases)
     asset, coefficient = choose_assets(prices, trading, torch.arange(30), wanted)
     for day in range(30):
         bounded = wanted[day].double().clamp(min=0.0, max=limit).tolist()

@@ -69,7 +69,7 @@ def test_a_run_goes_on_with_its_prices_in_another_file_and_not_with_others(
     write_prices("renamed.csv", DAYS)
     write_prices("later.csv", DAYS + LATER)
     write_prices("changed.csv", DAYS + LATER, changed=1.01)
-    settings = [*small_settings(generations=1, market={"holdout_days": 60}), "--set", "market.layout=wide"]
+    settings = [*small_settings(generations=1, market={"holdout": 60}), "--set", "market.layout=wide"]
     for name in ("moved", "whole"):
         eigen("train", "--run", name, "--data", "begun.csv", *settings, code=0)
     for generation, (before, other) in enumerate((("begun.csv", "renamed.csv"), ("begun.csv", "later.csv")), 2):

@@ -27,7 +27,7 @@ def write_coins(folder: Path, rows: int) -> None:
 def test_a_run_on_bars_from_training_to_orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_coins(tmp_path / "coins", BARS - 10)
-    settings = small_settings(market={"window": 20, "validation_days": 60, "holdout_days": 60})
+    settings = small_settings(market={"window": 20, "validation": 60, "holdout": 60})
     run = ["--run", "coins", "--store", "store"]
     trained = eigen("train", *run, "--data", "coins", *settings, "--generations", "1", code=0).output
     assert "Bars of 5m" in trained

@@ -138,7 +138,7 @@ def poison(folder: Path) -> Path:
     return executed
 
 
-ONE = [*small_settings(market={"holdout_days": 60}, reporting={"plot_every": 1}), "--generations", "1"]
+ONE = [*small_settings(market={"holdout": 60}, reporting={"plot_every": 1}), "--generations", "1"]
 
 
 @pytest.mark.parametrize(

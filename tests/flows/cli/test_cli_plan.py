@@ -53,7 +53,7 @@ def test_the_json_has_these_keys_and_adds_up() -> None:
     assert set(planned["measured"]["seconds"]) == {"evaluate", "train", "evolve"}
     # The bundled prices are closes: a purchase at the next close that is sold at the same one gains nothing.
     edges = planned["smallest_edges"]
-    assert [row["holding_days"] for row in edges["rows"]] == [2, 5, 10, 20]
+    assert [row["holding_bars"] for row in edges["rows"]] == [2, 5, 10, 20]
     assert [row["pays"] < row["shown"] < 1.0 for row in edges["rows"]] == [True] * 4
     assert "independent assets" in edges["sentence"]
 
@@ -78,7 +78,7 @@ def test_what_does_not_fit_is_exit_code_3_with_what_would_make_it_fit(folder: Pa
 
 def test_the_time_of_a_generation_is_estimated_of_what_fits_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eigen_core.planning.run_plan.probe", _measured_here)
-    small = [*small_settings(market={"holdout_days": 250}), "--generations", "3"]
+    small = [*small_settings(market={"holdout": 250}), "--generations", "3"]
     assert sum(document("plan", *small, *ENOUGH)["measured"]["seconds"].values()) > 0
     assert document("plan", *small, *TOO_LITTLE, code=3)["measured"] is None
     shown = eigen("plan", *small, *ENOUGH, "--store", "gs://bucket-that-is-missing/prefix", code=0).stdout

@@ -60,7 +60,7 @@ QUICKLY_REFUSED: dict[str, tuple[list[str], str]] = {
 
 MISSING = "tcp://127.0.0.1:9"
 """A scheduler that nobody can reach."""
-SMALL = small_settings(market={"holdout_days": 60})
+SMALL = small_settings(market={"holdout": 60})
 TINY = ["--set", "memory.limit_gb=0.3"]
 
 # Refused by what other commands meet, such as trained runs.
@@ -105,7 +105,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
         f"{words[0]} where no folder can be made": ([*words, *SMALL, "--store", "/proc/nowhere"], "Cannot ")
         for words in (["train", "--run", "new"], ["plan"], ["sweep", "rates"])
     },
-    "walk": (["walk", "years", "--folds", "1000", "--span-days", "252"], "fold"),
+    "walk": (["walk", "years", "--folds", "1000", "--span", "252"], "fold"),
     "walk without memory": (["walk", "years", *TINY, "--folds", "2"], "does not fit"),
     "walk side by side with a scheduler that is gone": (
         ["walk", "years", "--folds", "2", "--runs-on", MISSING],
@@ -142,7 +142,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     trained(folder / "runs", "small", of=1)
     shutil.copytree(folder / "runs" / "small", folder / "runs" / "small2")
     trained(folder / "runs", "unfinished", of=2)
-    trained(folder / "runs", "longer", of=1, market={"holdout_days": 61})
+    trained(folder / "runs", "longer", of=1, market={"holdout": 61})
     (folder / "file").write_text("not a folder")
     days = np.arange("1990-01-01", "2000-01-01", dtype="datetime64[D]")
     price = 100.0 + np.arange(len(days)) % 17
@@ -302,7 +302,7 @@ def test_every_command_says_that_a_bucket_is_missing(empty: Path, gcs_bucket: st
 
 # What refusals tell a user to type: each command and option is accepted, or refused for another reason.
 HOURS = pd.date_range("2020-01-01 09:00", periods=9_000, freq="h")
-HOLDOUT = ["--set", "market.holdout_days=300"]
+HOLDOUT = ["--set", "market.holdout=300"]
 JUDGES = ("backtest", "report", "importance", "act")
 
 

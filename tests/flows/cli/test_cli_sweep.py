@@ -57,7 +57,7 @@ def test_a_sweep_that_was_stopped_goes_on_and_prunes_a_trial_that_falls_behind(m
 
     monkeypatch.setattr("flows.cli.run_jobs.train_in_subprocess", train)
     monkeypatch.setattr("eigen_core.judging.sweeps.Study.is_behind", lambda _, number, __: number == 1)
-    options = ["--trials", "3", "--jobs", "2", "--seeds", "2", "--generations", "2", "--set", "market.holdout_days=0"]
+    options = ["--trials", "3", "--jobs", "2", "--seeds", "2", "--generations", "2", "--set", "market.holdout=0"]
     command = ["sweep", "mine", "--vary", "learner.weight_decay=0.1:1", *options]
     eigen(*command, code=1)
     found = document(*command)
@@ -73,7 +73,7 @@ def test_without_its_package_a_sweep_says_how_to_install_it(monkeypatch: pytest.
     assert "pip install 'eigen-trader[sweep]'" in refused("sweep", "mine", "--vary", "learner.weight_decay=0.1:1")
 
 
-MARKET = {"holdout_days": 60, "first_date": "2018-01-01"}
+MARKET = {"holdout": 60, "first_date": "2018-01-01"}
 
 
 @pytest.mark.thorough
