@@ -162,6 +162,13 @@ class MarketConfig(Section):
     purge: SpanOrZero = 0
     """Bars left out between training and validation, and as many between validation and any holdout: their number, or
     a time (bars)."""
+    groups: Annotated[int, Field(ge=2, le=100)] | None = None
+    """Number of groups of consecutive bars, alike in length, of which `market.test_groups` are left out of training."""
+    test_groups: Annotated[tuple[CountOrZero, ...], Field(max_length=99, fail_fast=True, strict=False)] = ()
+    """Numbers, from 0, of the groups that test agents of a cross-validation (`eigen sweep --cv` sets them). Training
+    leaves out `market.purge` bars on both sides of them, and validation takes the last bars of the other groups."""
+    embargo: SpanOrZero = 0
+    """Further bars after each test group that training leaves out: their number, or a time (bars)."""
     first_date: DateOrBar | None = None
     """First date (or end of a bar) of the prices that are used. Empty: that of the data."""
     last_date: DateOrBar | None = None
@@ -193,6 +200,21 @@ class MarketConfig(Section):
         if pattern is not None and pattern.count("{symbol}") != 1:
             raise ValueError(f"market.symbol_from {quoted(pattern)} must have {{symbol}} once, as in {{symbol}}-1d.csv")
         return pattern
+
+    @model_validator(mode="after")
+    def _groups_are_tested(self) -> Self:
+        tested, groups = set(self.test_groups), self.groups or 0
+        if self.groups is None:
+            if tested or self.embargo:
+                raise ValueError("market.test_groups and market.embargo need groups: set market.groups")
+        elif not 0 < len(tested) < groups or len(tested) < len(self.test_groups) or max(tested) >= groups:
+            raise ValueError(
+                f"market.test_groups {list(self.test_groups)} must be some, but not all, of the groups 0 to "
+                f"{groups - 1}, each once"
+            )
+        elif self.holdout != 0:
+            raise ValueError("market.test_groups stand in place of a holdout: set market.holdout to 0")
+        return self
 
     @model_validator(mode="after")
     def _levels_are_context(self) -> Self:

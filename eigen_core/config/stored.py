@@ -136,7 +136,7 @@ def _bars_of_version_19(values: dict[str, Any]) -> None:
     for key, new in _BARS_OF_VERSION_19.items():
         section, name = _section_of(values, key)
         if name in section:
-            section[new] = section.pop(name)
+            section.setdefault(new, section.pop(name))
 
 
 MIGRATIONS: tuple[Migration, ...] = (

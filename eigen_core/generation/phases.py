@@ -32,7 +32,8 @@ def training_slices(state: TrainingState) -> NDArray[np.int64]:
 
     def draw(*key: int | str) -> NDArray[np.int64]:
         generator = keyed_generator(config.seed, generation, "evaluate", *key, "slices")
-        return generator.integers(starts.start, starts.stop, config.evaluation.slices)
+        drawn = generator.integers(len(starts), size=config.evaluation.slices)
+        return np.array([starts[place] for place in drawn.tolist()], dtype=np.int64)
 
     if config.evaluation.shared_slices:
         return np.tile(draw("shared"), (config.population.size, 1))

@@ -308,6 +308,12 @@ class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
         decided = self._decided(weights, span, ensemble=ensemble)
         return self.played(decided, agents, span, began, key, one_portfolio=ensemble, draws=draws)
 
+    def curves(self, weights: Tensor, span: range) -> tuple[EquityCurve, EquityCurve]:
+        """Return the accounts of one agent (`weights`: float32 `[1, parameters]`) and of `equal_weight` over a span."""
+        rules = baseline_curves(self._prices, np.asarray(self.panel.dates), self.config, span)
+        account = self.accounts(self._decided(weights, span), span)
+        return account.curve(0), rules["equal_weight"]
+
     def play_ridge(self, span: range, draws: int = DRAWS) -> SpanResult:
         """Return what the baseline `ridge` earns, in the place of an agent and of the baseline `initial_population`."""
         decided = self.decided_by_ridge(span)

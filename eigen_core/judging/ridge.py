@@ -36,7 +36,7 @@ class BuyingRule:
 
 def tuned_buying(scores: Values, panel: Panel, config: Config) -> BuyingRule:
     """Return the rule with the highest mean reward over episodes of the training days; `scores`: `[days, assets]`."""
-    starts = spread_starts(panel.starts(panel.splits.train, config), _EPISODES)
+    starts = spread_starts(panel.training_starts(config), _EPISODES)
     targets = np.linspace(config.trading.min_target, config.trading.max_target, _TARGETS).tolist()
     rules = [BuyingRule(threshold, target) for threshold, target in product(_THRESHOLDS, targets)]
     rewards = play_rules(rules, scores, panel, config, starts).reward.reshape(len(rules), -1).mean(dim=1)
@@ -83,15 +83,13 @@ class HoldingRule:
 
 def tuned_holding(scores: Values, panel: Panel, config: Config) -> HoldingRule:
     """Return the rule whose account grows most, after costs, over the training days; `scores`: `[days, assets]`."""
-    train = panel.splits.train
-    days = slice(max(train.start, config.market.window - 1), train.stop - fill_offset(config.trading) - 1)
-    table = Rebalancing.of(Prices.of_panel(panel, torch.device("cpu")), config.trading).on(days)
-    closes, short = np.asarray(panel.close[days]), config.portfolio.short
-    rules = [HoldingRule(*values) for values in product(_SHARPNESS, _SPEEDS)]
-    growth = torch.cat(
-        [
-            table.growth(torch.stack([rule.weights(scores[days], closes, short) for rule in rules[part]]))[0].mean(-1)
-            for part in batch_slices(len(rules), closes.size)
-        ]
-    )
-    return rules[int(growth.argmax())]
+    table = Rebalancing.of(Prices.of_panel(panel, torch.device("cpu")), config.trading)
+    short, rules = config.portfolio.short, [HoldingRule(*values) for values in product(_SHARPNESS, _SPEEDS)]
+    pieces = []
+    for observed in panel.observed(config):
+        days = slice(observed.start, max(observed.stop - fill_offset(config.trading) - 1, observed.start))
+        closes = np.asarray(panel.close[days])
+        parts = batch_slices(len(rules), max(closes.size, 1))
+        weights = (torch.stack([rule.weights(scores[days], closes, short) for rule in rules[part]]) for part in parts)
+        pieces.append(torch.cat([table.on(days).growth(each)[0] for each in weights]))
+    return rules[int(torch.cat(pieces, dim=1).mean(dim=1).argmax())]

@@ -119,7 +119,7 @@ def play(
         market = backtest_class(config)(config, panel, resolve_device(config.device))
         require_shape(weights, (len(weights), market.parameters), run)
         played = market.play(weights, days, agent, ensemble=agent == "ensemble", draws=draws)
-    training_days = len(set(days) & set(panel.splits.train))
+    training_days = len(set(days) & set(panel.splits.training_bars.tolist()))
     folder = status.folder / "backtests" / f"{agent}-{panel.dates[days[0]]}-{panel.dates[days[-1]]}"
 
     def judged() -> Backtest:

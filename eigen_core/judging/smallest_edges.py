@@ -69,9 +69,9 @@ def smallest_edges(config: Config, panel: Panel) -> tuple[list[EdgesHeld], str]:
     """
     holdout_bars = len(panel.splits.holdout)
     prices = Prices.of_panel(panel, torch.device("cpu"))
-    decided = decides(prices, config.trading, torch.tensor(panel.splits.train)).nonzero().flatten()
+    decided = decides(prices, config.trading, torch.tensor(panel.splits.training_bars)).nonzero().flatten()
     every = int(decided.diff().median()) if len(decided) > 1 else 1
-    known = prices_of_span(prices, panel.splits.train[-_KNOWN_DAYS * every :], 0)
+    known = prices_of_span(prices, panel.splits.pieces[-1][-_KNOWN_DAYS * every :], 0)
     rows, assets, independent = [], 0, 0.0
     for days in sorted({*(every * days for days in _HOLDING_DAYS), config.trading.holding_bars}):
         trading = config.trading.model_copy(update={"holding_bars": days})

@@ -1,12 +1,14 @@
 """Statistics of returns, with intervals and corrections for many looks; equal returns and seeds give equal values."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from arch.bootstrap import SPA, IIDBootstrap, StationaryBootstrap, optimal_block_length
 from numpy.typing import NDArray
+from scipy.special import ndtri
 from scipy.stats import trim_mean
-from skfolio.measures import expected_max_sharpe_ratio, probabilistic_sharpe_ratio
+from skfolio.measures import expected_max_sharpe_ratio, kurtosis, probabilistic_sharpe_ratio, skew
 
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.judging.significance import FEWEST_DAYS
@@ -35,7 +37,7 @@ def sharpe_interval(excess: Values, seed: int) -> tuple[float, float] | None:
     """
     if sharpe_ratio(excess) is None:
         return None
-    bootstrap = StationaryBootstrap(_block_length(excess), excess, seed=keyed_generator(seed, "verdict", "sharpe"))
+    bootstrap = StationaryBootstrap(block_length(excess), excess, seed=keyed_generator(seed, "verdict", "sharpe"))
     bounds = bootstrap.conf_int(_sharpe_or_zero, reps=_DRAWS, method="percentile", size=CONFIDENCE)
     return float(bounds[0, 0]), float(bounds[1, 0])
 
@@ -44,14 +46,18 @@ def _sharpe_or_zero(excess: Values) -> Values:
     return np.array([sharpe_ratio(excess) or 0.0])
 
 
-def _block_length(values: Values) -> int:
+def block_length(values: Values) -> int:
+    """Return the mean length of blocks that a stationary bootstrap of `values` needs (Patton, Politis and White 2009).
+
+    It is 1 at least, and half of the values at most.
+    """
     # The length is NaN for returns whose correlations are undefined.
     with np.errstate(divide="ignore", invalid="ignore"):
         length = float(optimal_block_length(values)["stationary"].iloc[0])
     return min(max(round(length), 1), len(values) // 2) if np.isfinite(length) else 1
 
 
-def deflated_sharpe(excess: Values, looks: int, looked_at: Sequence[float] = ()) -> float | None:
+def deflated_sharpe(excess: Values, looks: float, looked_at: Sequence[float] = ()) -> float | None:
     """Return the probability that the true Sharpe ratio is above the best by luck; None if it is undefined.
 
     The best by luck is the expected maximum of `looks` results without skill; it is 0 for one look (Bailey and Lopez de
@@ -59,7 +65,7 @@ def deflated_sharpe(excess: Values, looks: int, looked_at: Sequence[float] = ())
 
     Args:
         excess: daily returns of the best result less risk-free rates, float64 `[days]`.
-        looks: number of results among which it is the best, itself included.
+        looks: number of results among which it is the best, itself included; a fraction counts related ones in part.
         looked_at: daily Sharpe ratios of those results for which they are known. The test uses their standard deviation
             for all results, but at least sqrt(1 / days), that of returns without skill (Lo 2002): a few may be alike.
     """
@@ -67,9 +73,24 @@ def deflated_sharpe(excess: Values, looks: int, looked_at: Sequence[float] = ())
         return None
     known = np.asarray(looked_at, dtype=np.float64)
     deviation = max(float(known.std(ddof=1)) if len(known) > 1 else 0.0, len(excess) ** -0.5)
-    best_by_luck = expected_max_sharpe_ratio(max(looks, 1), deviation)
+    # Their approximation is below 0, the expectation of one result, for fewer than two.
+    best_by_luck = max(expected_max_sharpe_ratio(max(looks, 1), deviation), 0.0)
     probability = float(probabilistic_sharpe_ratio(excess, benchmark_sharpe_ratio=best_by_luck))
     return probability if np.isfinite(probability) else None
+
+
+def minimum_track_record(excess: Values, benchmark: float = 0.0) -> int | None:
+    """Return how many days of such returns show a Sharpe ratio above `benchmark` at 95 % confidence (one-sided).
+
+    Bailey and Lopez de Prado 2012, "The Sharpe ratio efficient frontier": by the ratio, skewness and kurtosis of
+    `excess`, daily returns less risk-free rates, float64 `[days]`. `benchmark` is a daily ratio. None: the ratio of
+    `excess` is undefined, or not above `benchmark`.
+    """
+    ratio = sharpe_ratio(excess)
+    if ratio is None or ratio <= benchmark:
+        return None
+    variance = 1.0 - float(skew(excess)) * ratio + (float(kurtosis(excess)) - 1.0) / 4.0 * ratio**2
+    return math.ceil(1.0 + variance * (float(ndtri(CONFIDENCE)) / (ratio - benchmark)) ** 2)
 
 
 def superiority(returns: Values, baselines: Mapping[str, Values], seed: int) -> float | None:
@@ -85,7 +106,7 @@ def superiority(returns: Values, baselines: Mapping[str, Values], seed: int) -> 
     for name, baseline in baselines.items():
         if (returns - baseline).std() <= _ROUNDING:
             continue
-        length = _block_length(returns - baseline)
+        length = block_length(returns - baseline)
         generator = keyed_generator(seed, "verdict", "superiority", name)
         test = SPA(-baseline, -returns[:, None], block_size=length, reps=_DRAWS // 2, seed=generator)
         test.compute()

@@ -1,31 +1,50 @@
 """Sweeps over settings and seeds, as a study of Optuna that suggests trials and prunes (stops) those that fall behind.
 
-A trial is one set of settings, trained with each seed as an ordinary run of the store. The study is a SQLite file next
-to the runs. The result of a trial comes from the histories of its runs: the mean validation fitness of their champions.
+A trial is one set of settings, trained with each seed, and for each split of a cross-validation, as an ordinary run of
+the store. The study is a SQLite file next to the runs. The value of a trial is the mean validation fitness of its runs'
+champions, or the mean of its paths through the test groups of the cross-validation.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import Any
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
 
+import numpy as np
 import optuna
+import pandas as pd
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState, create_trial
+from sqlalchemy.exc import SQLAlchemyError
 
+from eigen_core.checkpoint.store import check_run_name
 from eigen_core.common.errors import End, InputError
 from eigen_core.common.randomness import keyed_generator
-from eigen_core.common.text import quoted, text_or_json
+from eigen_core.common.text import count, percent, quoted, text_or_json
 from eigen_core.config import Config
 from eigen_core.config.explain import flatten, settings
 from eigen_core.config.loading import load_config, parse_assignments
+from eigen_core.config.model import CheckpointConfig
 from eigen_core.config.stored import config_from_stored, stored_values
-from eigen_core.runs.handle import is_changeable, require_same_definition
+from eigen_core.judging.cross_validation import CrossValidation, Objective, Paths, Split, kept_tests, sweep_folder
+from eigen_core.judging.selection import (
+    Overfitting,
+    deflated_sharpe_of_best,
+    effective_trials,
+    model_confidence_set,
+    probability_of_overfitting,
+)
+from eigen_core.judging.significance import SIGNIFICANCE
+from eigen_core.judging.statistics import minimum_track_record, sharpe_ratio
+from eigen_core.judging.verdicts import Claim
+from eigen_core.runs.handle import Run, is_changeable, require_same_definition, status_of
 
 _DEFINITION = "definition"
 _REASON, _END = "reason", "end"
+_NO_CHOICE = 0.5
 # Largest number of draws to find settings that were not tried before.
 _ATTEMPTS = 100
 
@@ -40,14 +59,18 @@ class Definition:
     Attributes:
         config: of all trials, except for the varied settings.
         space: the varied settings.
-        seeds: number of runs per trial; their seeds are consecutive, from `config.seed` on.
+        seeds: number of runs per trial and split; their seeds are consecutive, from `config.seed` on.
         prunes: stop trials early that fall behind the median of earlier ones.
+        cross_validation: None: each trial is trained once with each seed, on the training bars.
+        objective: the value of a trial; only `score` without cross-validation.
     """
 
     config: Config
     space: Space
     seeds: int
     prunes: bool
+    cross_validation: CrossValidation | None = None
+    objective: Objective = "score"
 
     @property
     def combinations(self) -> int | None:
@@ -58,7 +81,15 @@ class Definition:
 
     def document(self) -> dict[str, Any]:
         space = {key: repr(one) for key, one in sorted(self.space.items())}
-        return {"config": stored_values(self.config), "vary": space, "seeds": self.seeds, "prune": self.prunes}
+        folds = None if self.cross_validation is None else asdict(self.cross_validation)
+        return {
+            "config": stored_values(self.config),
+            "vary": space,
+            "seeds": self.seeds,
+            "prune": self.prunes,
+            "cv": folds,
+            "objective": self.objective,
+        }
 
 
 def space_of(varied: Sequence[str], preset: str | None, given: Sequence[str]) -> Space:
@@ -112,6 +143,203 @@ def as_settings(values: Mapping[str, Any]) -> list[str]:
     return [f"{key}={text_or_json(value)}" for key, value in values.items()]
 
 
+class TrialRun(NamedTuple):
+    """A run of a trial: its name and seed, and its split of a cross-validation."""
+
+    name: str
+    seed: int
+    split: Split | None
+
+    @property
+    def settings(self) -> list[str]:
+        """Settings `key=value` of this run alone, beside those of its trial."""
+        return [*(() if self.split is None else self.split.settings), f"seed={self.seed}"]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The runs of a sweep's trials.
+
+    `splits`: those of the cross-validation for the prices of `definition.config`; empty without one.
+    """
+
+    name: str
+    definition: Definition
+    splits: Sequence[Split] = ()
+
+    @property
+    def folder(self) -> Path:
+        return sweep_folder(self.definition.config.checkpoint)
+
+    @property
+    def seeds(self) -> range:
+        first = self.definition.config.seed
+        return range(first, first + self.definition.seeds)
+
+    def runs_of(self, number: int) -> Iterator[TrialRun]:
+        """Yield the runs of a trial, such as `NAME-007-s1`, or of its third split `NAME-007-split-02-s1`."""
+        for seed in self.seeds:
+            for split in self.splits or (None,):
+                of_split = "" if split is None else f"-split-{split.number:02d}"
+                yield TrialRun(f"{self.name}-{number:03d}{of_split}-s{seed}", seed, split)
+
+    def champions_of(self, run: str) -> list[float]:
+        """Return the validation fitness of a run's champion after each generation so far."""
+        checkpoint = self.definition.config.checkpoint
+        if not Run(checkpoint, run).exists:
+            return []
+        return [record.champion_validation for record in status_of(checkpoint.store, run).history]
+
+    def play(self, run: TrialRun) -> None:
+        """Let the champion of a finished run play its test groups, unless that is known."""
+        if run.split is not None:
+            self._tests_of(run, run.split)
+
+    def _tests_of(self, run: TrialRun, split: Split) -> pd.DataFrame:
+        opened = Run(self.definition.config.checkpoint, run.name)
+        return kept_tests(self.folder / f"{run.name}.parquet", opened, split)
+
+    def paths_of(self, number: int) -> Paths:
+        """Return the paths of a trial whose runs are finished through the test groups of the cross-validation."""
+        folds, config = self.definition.cross_validation, self.definition.config
+        assert folds is not None
+        tables = [self._tests_of(run, run.split) for run in self.runs_of(number) if run.split is not None]
+        size = len(self.splits)
+        return Paths.of([tables[first : first + size] for first in range(0, len(tables), size)], folds, config)
+
+    def value_of(self, number: int) -> float:
+        """Return the value of a trial whose runs are finished."""
+        if self.definition.cross_validation is None or self.definition.objective == "score":
+            return fmean(self.champions_of(run.name)[-1] for run in self.runs_of(number))
+        return fmean(self.paths_of(number).values(self.definition.objective))
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """The result of a trial.
+
+    Attributes:
+        state: finished, pruned (stopped early), unfinished, or the `End` that is recorded: no run of it is trained.
+        champions: validation fitness of the champion after each generation, by the name of each run that has begun.
+        value: of a finished trial, by the sweep's objective.
+        paths: of a finished trial of a cross-validation.
+    """
+
+    number: int
+    state: str
+    settings: Mapping[str, Any]
+    champions: Mapping[str, Sequence[float]]
+    reason: str | None
+    value: float | None
+    paths: Paths | None
+
+    @property
+    def spread(self) -> float | None:
+        """Standard deviation of the last champions' validation fitness over the runs; None: one run or unfinished."""
+        finished = self.state == "finished" and len(self.champions) > 1
+        return stdev(run[-1] for run in self.champions.values()) if finished else None
+
+
+def results_of(sweep: Sweep, trials: Sequence[Any]) -> list[TrialResult]:
+    """Return the results of Optuna's trials, the best first and those without a value last."""
+    results = []
+    for trial in trials:
+        known = {run.name: sweep.champions_of(run.name) for run in sweep.runs_of(trial.number)}
+        state, folds = state_of(trial), sweep.definition.cross_validation
+        finished = state == "finished"
+        results.append(
+            TrialResult(
+                number=trial.number,
+                state=state,
+                settings=trial.params,
+                champions={run: champions for run, champions in known.items() if champions},
+                reason=trial.user_attrs.get(_REASON),
+                value=sweep.value_of(trial.number) if finished else None,
+                paths=sweep.paths_of(trial.number) if finished and folds is not None else None,
+            )
+        )
+    return sorted(results, key=lambda one: (one.value is None, -(one.value or 0.0), one.number))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Whether choosing the best of the finished trials of a cross-validation was worth anything.
+
+    All figures are of returns beyond equal weight (`Paths.beyond`), as means of a trial's paths.
+
+    Attributes:
+        best: the trial with the greatest Sharpe ratio of these returns.
+        trials, effective: number of finished trials, and of independent ones that they are like.
+        overfitting: None with one trial or too few bars.
+        deflated: probability that the best trial's Sharpe ratio is above the best that luck gives; None: undefined.
+        equals: trials that cannot be told apart from the one with the greatest mean return.
+        bars, needed: number of tested bars, and of those after which the best trial's Sharpe ratio would differ from 0
+            (95 %); None: never, or undefined.
+    """
+
+    best: TrialResult
+    trials: int
+    effective: float
+    overfitting: Overfitting | None
+    deflated: float | None
+    equals: tuple[int, ...]
+    bars: int
+    needed: int | None
+
+    @classmethod
+    def among(cls, results: Sequence[TrialResult], seed: int) -> "Choice | None":
+        """Return it for the results of a sweep; None if no trial of a cross-validation is finished."""
+        played = [(one, one.paths) for one in results if one.paths is not None]
+        if not played:
+            return None
+        # With luck in mind, the order of the trials must not matter.
+        played.sort(key=lambda one: one[0].number)
+        returns = np.stack([paths.beyond.mean(axis=0) for _, paths in played], axis=1)
+        best = int(np.argmax([sharpe_ratio(trial) or 0.0 for trial in returns.T]))
+        return cls(
+            best=played[best][0],
+            trials=len(played),
+            effective=effective_trials(returns),
+            overfitting=probability_of_overfitting(returns),
+            deflated=deflated_sharpe_of_best(returns),
+            equals=tuple(played[column][0].number for column in model_confidence_set(returns, seed)),
+            bars=len(returns),
+            needed=minimum_track_record(returns[:, best]),
+        )
+
+    @property
+    def claim(self) -> Claim:
+        """Skill, if luck is unlikely to be as good as the best trial, and choosing finds it again on other bars."""
+        if self.deflated is None:
+            return "undecided"
+        chosen = self.overfitting is None or self.overfitting.probability < _NO_CHOICE
+        return "skill" if self.deflated >= 1.0 - SIGNIFICANCE and chosen else "none"
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        trials = count(self.trials, "trial")
+        if self.deflated is None:
+            anything = f"Is there anything at all? {self.bars:,} tested bars are too few to tell."
+        else:
+            anything = (
+                f"Is there anything at all? With a probability of {percent(self.deflated)} the Sharpe ratio of trial "
+                f"{self.best.number} beyond equal weight is above the best that luck gives to {trials}, so alike that "
+                f"they count as {self.effective:.1f}; {percent(1.0 - SIGNIFICANCE, 0)} would show skill."
+            )
+        if self.overfitting is None:
+            choosing = f"Was choosing worth anything? {trials} on {self.bars:,} bars cannot tell."
+        else:
+            choosing = (
+                "Was choosing worth anything? The trial that is best on one half of the tested bars is in the worse "
+                f"half of the trials on the others in {percent(self.overfitting.probability, 0)} of all ways to halve "
+                "them; 50 % is chance."
+            )
+        others = f"{len(self.equals)} of {trials}" if self.trials > 1 else "1 trial"
+        equal = f"Not to be told apart from the best mean return: {others} ({', '.join(map(str, self.equals))})."
+        length = "no record would be long enough" if self.needed is None else f"{self.needed:,} bars would be enough"
+        return anything, choosing, equal, f"To tell its Sharpe ratio from 0, {length}; there are {self.bars:,}."
+
+
 class Study:
     """The trials of a sweep, numbered from 0, in a SQLite file. One process at a time may use it.
 
@@ -132,7 +360,9 @@ class Study:
         if stored is None:
             self._study.set_user_attr(_DEFINITION, now)
             return
-        options = [f"--{key}" for key in ("vary", "seeds", "prune") if stored[key] != now[key]]
+        # Before there was cross-validation, studies had neither key.
+        stored = {"cv": None, "objective": "score"} | stored
+        options = [f"--{key}" for key in ("vary", "seeds", "prune", "cv", "objective") if stored[key] != now[key]]
         require_same_definition(
             f"Sweep '{path.stem}'", config_from_stored(stored["config"]), definition.config, options
         )
@@ -206,12 +436,35 @@ class Study:
         study = self._storage.get_study_id_from_name(self._study.study_name)
         return optuna.Trial(self._study, self._storage.get_trial_id_from_study_id_trial_number(study, number))
 
-    def state_of(self, trial: Any) -> str:  # noqa: ANN401 - Optuna's
-        # Before sweeps recorded ends, all those were refusals.
-        ended = trial.user_attrs.get(_END, End.REFUSED)
-        names = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "pruned", TrialState.FAIL: str(ended)}
-        return names.get(trial.state, "unfinished")
 
-    def reason_of(self, trial: Any) -> str | None:  # noqa: ANN401 - Optuna's
-        reason: str | None = trial.user_attrs.get(_REASON)
-        return reason
+def state_of(trial: Any) -> str:  # noqa: ANN401 - Optuna's
+    """Return the state of Optuna's trial, as in `TrialResult`."""
+    # Before sweeps recorded ends, all those were refusals.
+    ended = trial.user_attrs.get(_END, End.REFUSED)
+    names = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "pruned", TrialState.FAIL: str(ended)}
+    return names.get(trial.state, "unfinished")
+
+
+def load_sweep(store: str, name: str) -> tuple[Sweep, list[TrialResult]]:
+    """Return a sweep of a store, and the results of its trials; the varied values of its definition are text.
+
+    Raises:
+        InputError: there is no such sweep here, or its study cannot be read.
+        StoreUnavailableError: the store does not answer.
+    """
+    checkpoint = CheckpointConfig(store=store)
+    path = sweep_folder(checkpoint) / f"{check_run_name(name)}.db"
+    if not path.is_file():
+        raise InputError(f"There is no sweep '{name}' in {path.parent}: begin one with `eigen sweep {name}`.")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        study = optuna.load_study(study_name=name, storage=f"sqlite:///{path}")
+        stored = {"cv": None, "objective": "score"} | study.user_attrs[_DEFINITION]
+    except (KeyError, SQLAlchemyError) as error:
+        raise InputError(f"{path} holds no study of sweep '{name}': restore a copy of it.") from error
+    config = config_from_stored(stored["config"], {"checkpoint": {"store": store}})
+    folds = None if stored["cv"] is None else CrossValidation.of(*stored["cv"].values())
+    definition = Definition(config, stored["vary"], stored["seeds"], stored["prune"], folds, stored["objective"])
+    splits = [] if folds is None else [Split(number, tests, ()) for number, tests in enumerate(folds.tests)]
+    sweep = Sweep(name, definition, splits)
+    return sweep, results_of(sweep, study.trials)

@@ -78,10 +78,11 @@ class DirectLearner(BaseLearner[Any, Any]):
         learner, known = self._learner, self._account.growth_days
         if learner.gradient_steps == 0:
             return None
-        days = min(learner.stretch_bars, len(known))
+        days = min(learner.stretch_bars, max(map(len, known)))
+        starts = np.concatenate([np.arange(piece.start, piece.stop - days + 1) for piece in known])
         generator = keyed_generator(self._config.seed, generation, "train", "shared", "stretches")
         shape = (learner.gradient_steps, learner.stretches)
-        return StretchPlan(generator.integers(known.start, known.stop - days + 1, shape), days)
+        return StretchPlan(starts[generator.integers(len(starts), size=shape)], days)
 
     def learn(
         self,

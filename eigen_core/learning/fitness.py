@@ -1,6 +1,6 @@
 """The champion (the agent with the best score so far), and fitness and scores from the rewards of agents' episodes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -69,9 +69,12 @@ def mean_of_lowest(rewards: NDArray[np.float64], lowest: int) -> NDArray[np.floa
     return means
 
 
-def spread_starts(starts: range, slices: int) -> NDArray[np.int64]:
+def spread_starts(starts: Sequence[int], slices: int) -> NDArray[np.int64]:
     """Return the starts of `slices` episodes (first days, or seeds), spread evenly over `starts`: int64 `[slices]`."""
-    return np.linspace(starts[0], starts[-1], slices).round().astype(np.int64)
+    if isinstance(starts, range):
+        return np.linspace(starts[0], starts[-1], slices).round().astype(np.int64)
+    places = np.linspace(0, len(starts) - 1, slices).round().astype(np.int64)
+    return np.asarray(starts, dtype=np.int64)[places]
 
 
 def standard_errors(rewards: NDArray[np.float64], starts: NDArray[np.int64], episode_steps: int) -> NDArray[np.float64]:

@@ -118,7 +118,7 @@ def audit_market(config: Config, days: int) -> MarketAudit:
         for future in FUTURES:
             # No context symbols: they may have no price before `last`, and only trading distinguishes them.
             changed, _ = clean_prices(_rows_with_future(rows, last, future), "the remaining prices", (), market.levels)
-            changes = _changes(features, PanelFeatures(changed, market), position, splits.train)
+            changes = _changes(features, PanelFeatures(changed, market), position, splits)
             for name, normalised, symbol, day in changes:
                 if day >= 0:
                     files, dates = rows.files.get(symbol, ()), (str(prices.days[day]), str(last))
@@ -158,7 +158,7 @@ def _rows_with_future(rows: PriceRows, last_known: np.datetime64, future: Future
 
 
 def _changes(
-    before: PanelFeatures, after: PanelFeatures, last: int, train: range
+    before: PanelFeatures, after: PanelFeatures, last: int, splits: Splits
 ) -> Iterator[tuple[str, bool, str, int]]:
     """Yield each price or feature, whether normalised, symbol, index of the first changed day up to `last` (or -1)."""
     days, symbols, others = slice(0, last + 1), before.prices.symbols, after.prices.symbols
@@ -175,8 +175,9 @@ def _changes(
     for column, symbol in enumerate(others):
         changes = first_changes(before.of_column(symbols.index(symbol))[days, own], after.of_column(column)[days, new])
         yield from ((name, False, symbol, day) for name, day in zip(names, changes, strict=True))
-    if last >= train.stop - 1:
-        grids = [normalise(features.all_columns(), features.shape, train) for features in (before, after)]
+    if last >= splits.train.stop - 1:
+        rows = splits.training_rows
+        grids = [normalise(features.all_columns(), features.shape, rows) for features in (before, after)]
         for column, symbol in enumerate(others):
             one, other = grids[0][days, symbols.index(symbol), own], grids[1][days, column, new]
             changes = first_changes(one, other, _NORMALISED_TOLERANCE)

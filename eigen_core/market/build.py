@@ -154,7 +154,7 @@ def panel_of_clean_prices(prices: CleanPrices, market: MarketConfig, fingerprint
     traded = prices.traded[:, tradable]
     grids = {name: getattr(prices, name)[:, tradable] for name in BAR}
     return Panel(
-        features=normalise(with_progress(), features.shape, splits.train),
+        features=normalise(with_progress(), features.shape, splits.training_rows),
         valid=~np.isnan(prices.close),
         **{name: np.where(traded, grid, np.nan) for name, grid in grids.items()},
         dates=prices.days,
@@ -194,6 +194,11 @@ def inference_panel(
         InputError: the prices begin after the first training day, lack `date`, have other symbols, features or training
             days than the run, or have no day after training; or `date` is a training day.
     """
+    if config.market.test_groups:
+        raise InputError(
+            "The run was trained on some groups of bars for cross-validation (market.test_groups): act with a run that "
+            "was trained on all of them."
+        )
     market = config.market.model_copy(update={"first_date": training.first, "last_date": date})
     if date is not None and date <= training.last:
         raise InputError(f"{date} is a training day of the run: act on a day after {training.last}.")

@@ -24,6 +24,7 @@ from eigen_core.config import Config, MarketConfig
 from eigen_core.config.model import MemoryConfig
 from eigen_core.config.registry import seconds_of
 from eigen_core.machine.memory_usage import headroom_bytes
+from eigen_core.market.cross_validation import group_bounds
 from eigen_core.market.features import PanelFeatures, Series, forward_fill
 from eigen_core.market.formats import BAR
 from eigen_core.market.report import DataReport
@@ -46,31 +47,86 @@ _ALWAYS_READ_BYTES = 1 << 30
 _TEXTS = TypeAdapter(tuple[str, ...])
 
 
+RowIndex = slice | NDArray[np.int64]
+"""Rows of an array, which a slice does not copy."""
+
+
 @dataclass(frozen=True)
 class Splits:
     """Indices of the bars of training, validation and holdout; `market.purge` bars in between are unused.
 
-    The bars that an agent observes may reach back into the previous split, its episodes may not. Purging: Lopez de
-    Prado 2018, "Advances in Financial Machine Learning", section 7.4.
+    The bars that an agent observes may reach back into the previous split, its episodes may not. Purging and embargo:
+    Lopez de Prado 2018, "Advances in Financial Machine Learning", chapter 7.
+
+    Attributes:
+        train: from the first training bar to the last.
+        tests: the test groups of cross-validation (`market.test_groups`).
+        pieces: consecutive bars of `train` with no unused bar and no test group in between.
     """
 
     train: range
     validation: range
     holdout: range
+    tests: tuple[range, ...] = ()
+    pieces: tuple[range, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.pieces:
+            object.__setattr__(self, "pieces", (self.train,))
 
     @classmethod
     def of(cls, dates: NDArray[np.datetime64], market: MarketConfig) -> "Splits":
         """Return the splits of bars with the dates or ends `dates`; with too few bars none is left for training."""
+        if market.groups is not None:
+            return cls._of_groups(dates, market, market.groups)
         holdout = _first_within(market.holdout, dates, len(dates))
         chosen = _first_within(market.purge, dates, holdout) if market.holdout else holdout
         validation = _first_within(market.validation, dates, chosen)
         trained = _first_within(market.purge, dates, validation)
         return cls(range(trained), range(validation, chosen), range(holdout, len(dates)))
 
+    @classmethod
+    def _of_groups(cls, dates: NDArray[np.datetime64], market: MarketConfig, groups: int) -> "Splits":
+        bars = len(dates)
+        bounds = group_bounds(bars, groups)
+        tests = tuple(bounds[number] for number in sorted(market.test_groups))
+        ends = [-1, *(end for test in tests for end in (test.start, test.stop)), bars]
+        pieces: list[range] = []
+        for stop, start in zip(ends[1::2], ends[::2], strict=True):
+            first = max(start, 0)
+            if start > 0:
+                first = _stop_within(market.embargo, dates, _stop_within(market.purge, dates, start))
+            pieces.append(range(first, _first_within(market.purge, dates, stop) if stop < bars else bars))
+        *earlier, last = [piece for piece in pieces if piece] or [range(0)]
+        chosen = _first_within(market.validation, dates, last.stop)
+        validation = range(chosen if chosen > last.start else last.stop, last.stop)
+        last = range(last.start, _first_within(market.purge, dates, validation.start))
+        trained = tuple(piece for piece in (*earlier, last) if piece) or (range(0),)
+        return cls(range(trained[0].start, trained[-1].stop), validation, range(bars, bars), tests, trained)
+
+    @property
+    def training_bars(self) -> NDArray[np.int64]:
+        """Indices of the bars of all `pieces`, int64 `[bars]`."""
+        return np.concatenate([np.arange(piece.start, piece.stop) for piece in self.pieces])
+
+    @property
+    def training_rows(self) -> RowIndex:
+        """The training bars as an index of arrays: a slice if they are consecutive."""
+        return slice(self.train.start, self.train.stop) if len(self.pieces) == 1 else self.training_bars
+
     def require(self, config: Config) -> None:
         """Raise `InputError` if no window and episode fit into the training bars, or no episode into the others."""
         market, fewest = config.market, config.market.window + config.trading.episode_bars
-        if len(self.train) < fewest:
+        longest = max(self.pieces, key=len)
+        if market.groups is not None and (len(longest) < fewest or not self.validation):
+            raise InputError(
+                f"market.window {market.window} and one training episode of {config.trading.episode_bars} need "
+                f"{fewest:,} consecutive training bars; of {market.groups} groups of {len(self.tests[0]):,} bars, with "
+                f"{market.purge} purged beside tests and {market.validation} of validation, no more than "
+                f"{len(longest):,} are left. Give at least {market.groups * (fewest - len(longest)):,} bars more, or "
+                "lower market.groups, market.window, market.validation or market.purge."
+            )
+        if market.groups is None and len(self.train) < fewest:
             purged = f", and {market.purge} purged before each" if market.purge else ""
             bars = (self.holdout or self.validation).stop
             raise InputError(
@@ -97,12 +153,20 @@ def _first_within(span: int | str, dates: NDArray[np.datetime64], stop: int) -> 
     return int(np.searchsorted(ends, ends[-1] - np.timedelta64(seconds_of(span), "s"), side="right"))
 
 
+def _stop_within(span: int | str, dates: NDArray[np.datetime64], start: int) -> int:
+    """Return the index after `span` bars, or after the bars within a duration, from index `start` on."""
+    if isinstance(span, int):
+        return start + span
+    ends = dates.astype("datetime64[s]")
+    return int(np.searchsorted(ends, ends[start - 1] + np.timedelta64(seconds_of(span), "s"), side="right"))
+
+
 def episode_starts(split: range, window: int, episode_bars: int) -> range:
-    """Return the indices of days in `split` on which an episode can start after a full window; `InputError` if none."""
+    """Return the indices of bars in `split` on which an episode can start after a full window; `InputError` if none."""
     starts = range(max(split.start, window - 1), split.stop - episode_bars + 1)
     if not starts:
         raise InputError(
-            f"no episode of {episode_bars} days with a window of {window} fits into days {split.start} to "
+            f"no episode of {episode_bars} bars with a window of {window} fits into bars {split.start} to "
             f"{split.stop} of the panel: give more data or lower market.window or trading.trading_bars."
         )
     return starts
@@ -152,13 +216,26 @@ class Panel:
 
     def last_days(self) -> NDArray[np.int64]:
         """Return the index of the last day of each day's split, int64 `[days]`; for purged days that of the panel."""
-        last = np.full(self.days, self.days - 1)
-        for split in (self.splits.train, self.splits.validation, self.splits.holdout):
+        last, splits = np.full(self.days, self.days - 1), self.splits
+        for split in (*splits.pieces, splits.validation, *splits.tests, splits.holdout):
             last[split.start : split.stop] = split.stop - 1
         return last
 
     def starts(self, split: range, config: Config) -> range:
         return episode_starts(split, config.market.window, config.trading.episode_bars)
+
+    def observed(self, config: Config) -> tuple[range, ...]:
+        """Return the training bars of each piece on which a whole window of its bars is observed."""
+        window = config.market.window - 1
+        return tuple(range(piece.start + window, piece.stop) for piece in self.splits.pieces)
+
+    def training_starts(self, config: Config) -> Sequence[int]:
+        """Return the bars on which an episode can start in a piece of the training bars; `InputError` if none."""
+        splits, bars = self.splits, config.trading.episode_bars
+        if not splits.tests:
+            # A range, which takes no memory.
+            return self.starts(splits.train, config)
+        return [bar for piece in self.observed(config) for bar in range(piece.start, piece.stop - bars + 1)]
 
 
 def panel_of_prices(
@@ -226,10 +303,10 @@ def panel_of_prices(
     )
 
 
-def normalise(columns: Iterable[Series], shape: tuple[int, int, int], train: range) -> NDArray[np.float32]:
+def normalise(columns: Iterable[Series], shape: tuple[int, int, int], train: RowIndex) -> NDArray[np.float32]:
     """Normalise features, float64 `[days, features]` of each column, to float32 `shape` `[days, columns, features]`.
 
-    Each feature of a column gets mean 0 and standard deviation 1 over the `train` days and is clipped at plus or minus
+    Each feature of a column gets mean 0 and standard deviation 1 over the rows `train` and is clipped at plus or minus
     `FEATURE_BOUND`. A feature of a column that is known on fewer than 60 train days, or constant, uses the mean and
     deviation of all columns. Short gaps are filled (`forward_fill`); unknown values become zero.
     """
@@ -238,7 +315,7 @@ def normalise(columns: Iterable[Series], shape: tuple[int, int, int], train: ran
     # Count, mean and sum of squared deviations of all columns.
     pooled = np.zeros((3, shape[2]))
     for index, values in enumerate(columns):
-        trained, carried = values[train.start : train.stop], forward_fill(values)
+        trained, carried = values[train], forward_fill(values)
         known = ~np.isnan(trained)
         count = known.sum(axis=0).astype(np.float64)
         mean = np.where(known, trained, 0.0).sum(axis=0) / np.maximum(count, 1.0)
@@ -280,6 +357,7 @@ def panel_fingerprint(
         "columns": market.columns.model_dump(exclude_none=True),
         "suspicious": market.suspicious if market.suspicious in counted else None,
         "intraday": ["aggregate", market.time_zone] if within_days else None,
+        "groups": [market.groups, market.test_groups, market.embargo] if market.groups else None,
         "bar": market.bar if market.bar not in ("auto", "1d") else None,
         "bar_stamp": market.bar_stamp,
         "time_zone": None if within_days else market.time_zone,

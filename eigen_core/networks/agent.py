@@ -104,8 +104,8 @@ class AgentNetwork:
         # Must precede the first computation, in the encoder.
         compute_reproducibly(config.instructions, device)
         features = torch.tensor(panel.features, device=device)
-        training_days = len(panel.splits.train)
-        self._encoder = encoder_class(config.network)(features, training_days, config.market.window, config.network)
+        trained = panel.splits.training_rows
+        self._encoder = encoder_class(config.network)(features, trained, config.market.window, config.network)
         self._valid = torch.tensor(panel.valid, device=device)
         self.assets = panel.assets
         self._network = config.network
@@ -116,7 +116,7 @@ class AgentNetwork:
         self._start: LinearStart | None = None
         if config.network.linear_scales:
             outputs = heads.outcomes or 1
-            self._linear_inputs, _ = linear_inputs(features[:, : panel.assets], training_days, config.network)
+            self._linear_inputs, _ = linear_inputs(features[:, : panel.assets], trained, config.network)
             self._start = start or LinearStart.unknown(self._linear_inputs.shape[2], outputs)
             self.prepared_width += outputs
         self.box = self.actions.box

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from eigen_core.config import NetworkConfig
 from eigen_core.config.registry import ENCODERS, load_class
+from eigen_core.market.panel import RowIndex
 from eigen_core.networks.layout import Parameters, ParameterShape, linear, linear_shapes
 
 FirstDay = int | Tensor
@@ -22,14 +23,14 @@ class Encoder(Protocol):
 
     Args:
         features: float32 `[days, symbols, features]` on the device.
-        training_days: number of training days, which come first; normalisation may use no others.
+        trained: the training days, as an index of rows; normalisation may use no others.
         window: number of days that an embedding may depend on, its own day and those before.
     """
 
     block_bound: ClassVar[bool]
     """Whether the days of a batch must come from one block of days, which the encoder computes as a whole."""
 
-    def __init__(self, features: Tensor, training_days: int, window: int, config: NetworkConfig) -> None: ...
+    def __init__(self, features: Tensor, trained: RowIndex, window: int, config: NetworkConfig) -> None: ...
 
     @property
     def shapes(self) -> list[ParameterShape]:
@@ -73,15 +74,15 @@ def _moving_means(features: Tensor, length: int) -> Tensor:
     return total / length
 
 
-def filter_bank(features: Tensor, training_days: int, scales: Sequence[int]) -> Tensor:
+def filter_bank(features: Tensor, trained: RowIndex, scales: Sequence[int]) -> Tensor:
     """Return moving averages of features, `[days, symbols, features]`, over `scales` days, one scale after another.
 
-    Each scale is divided by its root mean square over the training days.
+    Each scale is divided by its root mean square over the days `trained`.
     """
     bank = torch.empty((*features.shape[:2], features.shape[2] * len(scales)), device=features.device)
     for index, scale in enumerate(scales):
         filtered = _moving_means(features, scale)
-        spread = filtered[:training_days].double().square().mean(dim=(0, 1)).sqrt().clamp_min(1e-3)
+        spread = filtered[trained].double().square().mean(dim=(0, 1)).sqrt().clamp_min(1e-3)
         width = features.shape[2]
         bank[..., index * width : (index + 1) * width] = filtered / spread.float()
     return bank
@@ -91,14 +92,14 @@ MOST_MULTIPLIED = 40
 """Most features whose products `linear_inputs` returns: with more, these would take much memory and time."""
 
 
-def linear_inputs(features: Tensor, training_days: int, network: NetworkConfig) -> tuple[Tensor, list[slice]]:
+def linear_inputs(features: Tensor, trained: RowIndex, network: NetworkConfig) -> tuple[Tensor, list[slice]]:
     """Return the inputs of actors' linear part, float32 `[days, symbols, inputs]`, and its groups of further inputs.
 
     First come averages over the first of `network.linear_scales`. Further groups: with `network.linear_degree` 2
     products of each two of these, squares included, of at most `MOST_MULTIPLIED` features; averages over the other
     scales.
     """
-    bank, size = filter_bank(features, training_days, network.linear_scales), features.shape[2]
+    bank, size = filter_bank(features, trained, network.linear_scales), features.shape[2]
     products: list[Tensor] = []
     if network.linear_degree > 1 and size <= MOST_MULTIPLIED:
         one, other = torch.triu_indices(size, size, device=features.device)
@@ -114,9 +115,9 @@ class FilterBankEncoder:
 
     block_bound: ClassVar[bool] = False
 
-    def __init__(self, features: Tensor, training_days: int, window: int, config: NetworkConfig) -> None:  # noqa: ARG002 - the window limits network.scales
+    def __init__(self, features: Tensor, trained: RowIndex, window: int, config: NetworkConfig) -> None:  # noqa: ARG002 - the window limits network.scales
         self._config = config
-        self.bank = filter_bank(features, training_days, config.scales)
+        self.bank = filter_bank(features, trained, config.scales)
 
     @property
     def shapes(self) -> list[ParameterShape]:

@@ -16,6 +16,7 @@ from torch.nn.functional import pad
 from eigen_core.common.text import FLOAT32_BYTES
 from eigen_core.config import NetworkConfig
 from eigen_core.machine.performance import columns_at_once
+from eigen_core.market.panel import RowIndex
 from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.layout import (
     FEWEST_ROWS,
@@ -359,7 +360,7 @@ class TcnEncoder:
 
     block_bound: ClassVar[bool] = True
 
-    def __init__(self, features: Tensor, training_days: int, window: int, config: NetworkConfig) -> None:  # noqa: ARG002 - nothing is normalised
+    def __init__(self, features: Tensor, trained: RowIndex, window: int, config: NetworkConfig) -> None:  # noqa: ARG002 - nothing is normalised
         self._features = features
         self._window = window
         self._config = config

@@ -195,7 +195,7 @@ class Task(Protocol[Observed, Encoded]):
     state: Mapping[str, Tensor]
 
     @property
-    def training_starts(self) -> range:
+    def training_starts(self) -> Sequence[int]:
         """Possible starts of training episodes: days of the whole panel, or seeds of a Gymnasium environment."""
 
     @property
@@ -283,7 +283,7 @@ class DifferentiableGrowth(Protocol):
     """A task whose rewards over consecutive days are a differentiable function of an agent's weights."""
 
     @property
-    def growth_days(self) -> range:
+    def growth_days(self) -> Sequence[range]:
         """Training days whose rewards do not depend on prices after the last training day."""
 
     def growth(self, weights: Tensor, first_day: int, days: int) -> tuple[Tensor, Tensor]:

@@ -27,7 +27,7 @@ def linear_start(panel: Panel, config: Config, table: OutcomeTable | None = None
     if not config.network.linear_scales:
         return None
     features = torch.tensor(panel.features[:, : panel.assets])
-    inputs, groups = linear_inputs(features, len(panel.splits.train), config.network)
+    inputs, groups = linear_inputs(features, panel.splits.training_rows, config.network)
     read = replace(panel, features=inputs.numpy())
     score = fit_grouped_ridge(read, config, groups)
     coefficients = score.coefficients

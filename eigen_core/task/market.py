@@ -67,8 +67,8 @@ class MarketTask(PanelTask):
             # Sale targets, evenly spread between their bounds.
             between = (config.trading.min_target, config.trading.max_target)
             targets = torch.linspace(*between, heads.outcomes, dtype=torch.float64, device=device)
-            days = range(panel.starts(panel.splits.train, config).start, panel.splits.train.stop)
-            outcomes = OutcomeTable.of(self.prices, config.trading, days, targets)
+            days = np.concatenate([np.arange(piece.start, piece.stop) for piece in panel.observed(config)])
+            outcomes = OutcomeTable.of(self.prices, config.trading, torch.from_numpy(days), targets)
             scaled = config.network.linear_scales and config.network.linear_standardised
             self._outcomes = outcomes.standardised() if scaled else outcomes
         start = linear_start(panel, config, self._outcomes)
@@ -81,7 +81,7 @@ class MarketTask(PanelTask):
         every, learner = self._config.trading.decide_every, self._config.learner
         if every is None:
             return
-        days = torch.tensor(self.panel.splits.train, device=self._device)
+        days = torch.tensor(self.panel.splits.training_bars, device=self._device)
         if not decides(self.prices, self._config.trading, days).any():
             raise InputError(
                 f"No training day ends at a multiple of trading.decide_every {every}, so agents could never buy: give "

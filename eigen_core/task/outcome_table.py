@@ -30,10 +30,14 @@ class OutcomeTable:
     shares: Tensor
 
     @classmethod
-    def of(cls, prices: Prices, trading: TradingConfig, days: range, targets: Tensor) -> "OutcomeTable":
-        """Return the table of decisions whose positions end within `days`; `targets` are float64 `[targets]`."""
+    def of(cls, prices: Prices, trading: TradingConfig, days: Tensor, targets: Tensor) -> "OutcomeTable":
+        """Return the table of decisions on `days` whose positions can end within the day's split.
+
+        `days` are int64 `[days]`, `targets` float64 `[targets]`.
+        """
         device = targets.device
-        decided = torch.arange(days.start, days.stop - trading.holding_bars, device=device)
+        days = days.to(device)
+        decided = days[days + trading.holding_bars <= prices.last_day[days]]
         decided = decided[decides(prices, trading, decided)]
         assets = torch.arange(prices.assets, device=device)[:, None]
         shape = (len(decided), prices.assets, len(targets))

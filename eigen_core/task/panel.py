@@ -223,11 +223,11 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
         year = periods_per_year(panel.dates, config.account)
         calendar = f"A year has {year} trading days: metrics are annualised by this number (account.periods_per_year)."
         lines = (*report.lines(config.trading), calendar, *cls.warnings(config, panel))
-        splits = {name: getattr(panel.splits, name) for name in ("train", "validation", "holdout")}
-        dates = panel.dates
+        dates, splits = panel.dates, panel.splits
+        named = [("train", piece) for piece in splits.pieces] + [("test", group) for group in splits.tests]
         parts: list[dict[str, str | int]] = [
             {"days": name, "number": len(days), "first": str(dates[days[0]]), "last": str(dates[days[-1]])}
-            for name, days in splits.items()
+            for name, days in (*named, ("validation", splits.validation), ("holdout", splits.holdout))
             if days
         ]
         return TaskData(panel, str(dimensions), lines, dimensions, parts)
@@ -254,8 +254,8 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
         return TaskData(random_panel(config.market, dimensions), str(dimensions), dimensions=dimensions)
 
     @property
-    def training_starts(self) -> range:
-        return self.panel.starts(self.panel.splits.train, self._config)
+    def training_starts(self) -> Sequence[int]:
+        return self.panel.training_starts(self._config)
 
     @property
     def validation_starts(self) -> range:
@@ -351,17 +351,16 @@ def require_scale(config: Config, splits: Splits, steps: int) -> None:
     """Raise InputError if replay, batches or blocks do not suit the splits of a panel and episodes of `steps` bars."""
     splits.require(config)
     require_capacity(config, steps)
-    train_days = len(splits.train)
-    learner = config.learner
+    learner, held = config.learner, config.trading.holding_bars
+    observed = [max(len(piece) - config.market.window, 0) for piece in splits.pieces]
     if not isinstance(learner, BatchSamplingConfig):
         return
-    if learner.batch_size > train_days - config.market.window:
+    if learner.batch_size > sum(observed):
         raise InputError(
             f"learner.batch_size {learner.batch_size} needs as many different training days, but there are "
-            f"{train_days - config.market.window:,} after the first window (market.window): lower learner.batch_size."
+            f"{sum(observed):,} after the first window (market.window): lower learner.batch_size."
         )
-    held = config.trading.holding_bars
-    learned = held_out_from(max(train_days - config.market.window + 1 - held, 0)) - held
+    learned = held_out_from(sum(max(bars + 1 - held, 0) for bars in observed)) - held
     if isinstance(learner, CounterfactualConfig) and config.network.linear_scales and learner.batch_size > learned:
         raise InputError(
             f"learner.batch_size {learner.batch_size} needs as many different training days, and of those that "

@@ -1,5 +1,6 @@
 """The task `portfolio`: every day agents give each asset a score, which decides its share of the equity (weight)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -171,12 +172,10 @@ class PortfolioTask(PanelTask):
         return mean_excess(gained, np.ones_like(gained), first, newey_west_lags(self.episode_steps), year)
 
     @property
-    def growth_days(self) -> range:
-        train = self.panel.splits.train
+    def growth_days(self) -> Sequence[range]:
         # The reward of a decision ends with the fill of the next day's decision.
-        return range(
-            max(train.start, self._config.market.window - 1), train.stop - fill_offset(self._config.trading) - 1
-        )
+        after = fill_offset(self._config.trading) + 1
+        return [range(piece.start, piece.stop - after) for piece in self.panel.observed(self._config)]
 
     def growth(self, weights: Tensor, first_day: int, days: int) -> tuple[Tensor, Tensor]:
         critic = self.critic_layout.views(weights[:, : self.critic_layout.size])

@@ -4,6 +4,8 @@ A transition stores its day (a row of the panel), not the window of features. It
 with the portfolio stored in the next slot of the replay; the last transition of an episode is terminal.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -66,13 +68,14 @@ def stored_days(replay: Replay) -> NDArray[np.int32]:
     return replay.on_host("day").numpy()
 
 
-def check_rows(ring: Ring, starts: range, episode_bars: int) -> str | None:
+def check_rows(ring: Ring, starts: Sequence[int], episode_bars: int) -> str | None:
     """Return why the rows of a stored replay cannot be whole episodes, as a phrase (`has ...`); None: they can.
 
     The ring is on the CPU. As row 0 began an episode and all episodes have `episode_bars` steps, the number of a row
     determines its step. `starts` are the possible first days of episodes.
     """
     began_before: Tensor | None = None
+    possible = torch.tensor(starts)
     oldest = ring.written - ring.size
     for first, slots in slot_ranges(ring.capacity, oldest, ring.written, _ROWS_AT_A_TIME):
         steps = torch.arange(first, first + slots.stop - slots.start) % episode_bars
@@ -81,8 +84,8 @@ def check_rows(ring: Ring, starts: range, episode_bars: int) -> str | None:
         if not torch.equal(ring.columns["terminal"][slots], steps == episode_bars - 1):
             return "has episodes that do not end with their last step"
         began = ring.columns["day"][slots].long() - steps
-        if began.min() < starts.start or began.max() >= starts.stop:
-            return f"has episodes that do not begin on days {starts.start} to {starts.stop - 1}"
+        if not bool(torch.isin(began, possible).all()):
+            return f"has episodes that do not begin on training days {starts[0]} to {starts[-1]}"
         joined = began if began_before is None else torch.cat([began_before, began])
         if bool(((joined[1:] != joined[:-1]) & (steps[len(steps) - len(joined) + 1 :] > 0)).any()):
             return "has episodes whose days do not follow one another"

@@ -57,8 +57,13 @@ def relative_gains(panel: Panel, trading: TradingConfig) -> tuple[Values, NDArra
     """
     fills = Prices.of_panel(panel, torch.device("cpu")).fills(trading)
     gains: Values = OrderCosts.of(trading).gain_at_market(fills.entry, fills.exit).numpy()
-    known = ~np.isnan(gains)
-    return gains - _means_of_days(gains), known, np.arange(panel.days)[:, None] + fills.exit_offset.numpy()
+    ended = np.arange(panel.days)[:, None] + fills.exit_offset.numpy()
+    known, splits = ~np.isnan(gains), panel.splits
+    # Between pieces of training bars nothing is known, and nothing that ends after its piece.
+    unused = np.ones(panel.days, dtype=np.bool_)
+    unused[splits.training_bars] = unused[splits.train.stop :] = False
+    known &= (ended <= panel.last_days()[:, None]) & ~unused[:, None]
+    return gains - _means_of_days(gains), known, ended
 
 
 def _means_of_days(gains: Values) -> Values:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from eigen_core.checkpoint.store import check_run_name
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import require_own_files, require_place
-from eigen_core.common.text import change, count, money, percent, ratio
+from eigen_core.common.text import change, count, install_command, money, percent, ratio
 from flows.cli.common import (
     DATA_DEFAULT,
     DATA_HELP,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from eigen_core.judging.backtest import SpanResult
     from eigen_core.judging.importance import RunImportance
     from eigen_core.judging.run_backtests import Backtest
+    from eigen_core.judging.sweeps import Choice
     from eigen_core.judging.trust import Trial, Trust
     from eigen_core.judging.walk_forward import WalkResult
     from eigen_core.market.audit import MarketAudit
@@ -262,10 +264,11 @@ def _benchmark(known: "Account | None") -> dict[str, Any] | None:
   eigen report first
   eigen report first --slice 2012-01-03:2013-12-31 --agent 3 --out agent-3.html
   eigen report years                       the joined account of a walk and its folds
+  eigen report coins                       the trials of a sweep with cross-validation
 """
 )
 def report(
-    name: Annotated[str, typer.Argument(help="Name of the run, or of the walk.", metavar="NAME")],
+    name: Annotated[str, typer.Argument(help="Name of the run, the walk or the sweep.", metavar="NAME")],
     span: Slice = None,
     agent: Agent = "champion",
     out: Annotated[Path | None, option("FILE", "HTML file to write.", "NAME-report.html")] = None,
@@ -273,13 +276,44 @@ def report(
     store: Store = None,
     as_json: Json = False,
 ) -> None:
-    """Write what a run or a walk would have earned, and whether to believe it, into one HTML file that can be sent."""
+    """Write what a run, walk or sweep would have earned, and whether to believe it, into one HTML file to send."""
+    from eigen_core.config.model import CheckpointConfig
+    from eigen_core.judging.cross_validation import sweep_folder
     from eigen_core.reporting.report import write_report
 
     file = out or Path(f"{name}-report.html")
+    checkpoint = CheckpointConfig(store=store_of(store))
+    if (sweep_folder(checkpoint) / f"{check_run_name(name)}.db").is_file():
+        report_sweep(checkpoint.store, name, file, as_json)
+        return
     with progress_shown():
         found = write_report(store_of(store), name, span=span, agent=agent, file=file, settings=assignments or ())
     print_result(as_json, report_document, print_report, found, agent, file)
+
+
+def report_sweep(store: str, name: str, file: Path, as_json: bool) -> None:
+    try:
+        from eigen_core.reporting.sweep_report import write_sweep_report
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"The report of sweep '{name}' needs the package {error.name}: `{install_command('sweep')}`."
+        ) from error
+    with progress_shown():
+        choice = write_sweep_report(store, name, file)
+    print_result(as_json, choice_document, print_choice, choice, file)
+
+
+def choice_document(choice: "Choice", file: Path | None) -> dict[str, Any]:
+    overfitting = None if choice.overfitting is None else choice.overfitting.probability
+    known = attributes(choice, "claim", "trials", "effective", "deflated", "equals", "bars", "needed")
+    return {"best": choice.best.number, "overfitting": overfitting, **known, "file": file and str(file)}
+
+
+def print_choice(console: Console, choice: "Choice", file: Path | None) -> None:
+    for sentence in choice.sentences:
+        print_line(console, sentence)
+    if file is not None:
+        print_fact(console, "report", str(file))
 
 
 def print_report(console: Console, report: "Report", agent: str, file: Path) -> None:  # noqa: ARG001

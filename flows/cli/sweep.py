@@ -4,27 +4,25 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from itertools import count
 from pathlib import Path
-from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 
 from eigen_core.checkpoint.store import check_run_name
-from eigen_core.checkpoint.store_location import is_remote, own_folder
+from eigen_core.checkpoint.store_location import is_remote
 from eigen_core.common.errors import FOLLOWS, End, InputError, Next, end_of
-from eigen_core.common.text import install_command
-from flows.cli.common import LARGEST, Json, RunOptions, RunsOn, examples, number, option, run_options
+from eigen_core.common.text import install_command, percent, ratio
+from flows.cli.common import LARGEST, Json, RunOptions, RunsOn, examples, flag, number, option, run_options
 from flows.cli.console import PlainTable, attributes, output_console, print_line, print_result
-from flows.cli.run_jobs import IsStopped, Train, job_executor, refuse_two_schedulers, require_trained, run_job
+from flows.cli.judging import choice_document, print_choice
+from flows.cli.run_jobs import IsStopped, RunJob, Train, job_executor, refuse_two_schedulers, require_trained, run_job
 
 if TYPE_CHECKING:
-    from eigen_core.config import Config
-    from eigen_core.judging.sweeps import Study
+    from eigen_core.judging.sweeps import Study, Sweep, TrialResult
 
 
 @examples(
@@ -32,9 +30,11 @@ if TYPE_CHECKING:
   eigen sweep rates --vary learner.weight_decay=0.1:10:log --vary learner.batch_size=32,64 --trials 30
   eigen sweep seeds --seeds 5 --preset quickstart
   eigen sweep steps --vary learner.critic_learning_rate=1e-4:1e-2:log --seeds 3 --jobs 2 --set threads=1
+  eigen sweep coins --preset crypto --data FOLDER --cv cpcv --vary learner.gradient_steps=24,48,96 --refit
 
 A trial is a set of settings with a run for each seed, such as `NAME-007-s1`, which `eigen show`, `resume` and `export`
-accept. Its value is the mean validation fitness of its runs' champions.
+accept. Its value is the mean validation fitness of its runs' champions. With `--cv` the bars before the holdout are
+divided into groups; a trial has a run for each split, trained on other groups than its champion then trades.
 """
 )
 @run_options("preset", "generations", "seed", "assignments", "data", "store", "device")
@@ -49,26 +49,60 @@ def sweep(
     jobs: Annotated[int, number("Trials trained at a time.", most=1_000)] = 1,
     runs_on: RunsOn = None,
     prune: Annotated[bool, typer.Option(help="Stop trials early whose champions fall behind.")] = True,
+    refit: Annotated[
+        bool, flag("--refit", "At the end train the settings of the best trial on all bars but the holdout: NAME-best.")
+    ] = False,
+    cv: Annotated[
+        Literal["cpcv", "kfold", "walk"] | None,
+        option("KIND", "Cross-validation: cpcv (combinatorial, purged), kfold or walk (forward).", "none"),
+    ] = None,
+    groups: Annotated[int, number("Groups of bars of a cross-validation.", most=100)] = 5,
+    test_groups: Annotated[int, number("Groups that test each split of cpcv.", most=50)] = 2,
+    objective: Annotated[
+        Literal["sharpe", "growth", "excess", "score"] | None,
+        option("VALUE", "Value of a trial: sharpe, growth or excess in the tests, or score.", "sharpe with --cv"),
+    ] = None,
     options: RunOptions,
     as_json: Json = False,
 ) -> None:
     """Train runs with varied settings and seeds; run the same command again to continue a sweep that was stopped."""
+    from eigen_core.config.loading import load_config
+
     settings = options.with_store().settings()
-    given = Sweep(check_run_name(name), options.preset, settings, trials, seeds)
-    refuse_two_schedulers(given.config, runs_on)
+    config = load_config(options.preset, settings)
+    check_run_name(name)
+    refuse_two_schedulers(config, runs_on)
     try:
-        from eigen_core.judging.sweeps import Definition, Study, space_of
+        from eigen_core.judging.cross_validation import CrossValidation, splits_of_sweep
+        from eigen_core.judging.sweeps import Definition, Study, Sweep, as_settings, results_of, space_of
+        from eigen_core.judging.walk_forward import with_purge
     except ModuleNotFoundError as error:
         raise InputError(
             f"eigen sweep needs the package {error.name}, which is not installed: `{install_command('sweep')}`."
         ) from error
-    definition = Definition(given.config, space_of(vary or (), given.preset, settings), seeds, prune)
+    folds = None if cv is None else CrossValidation.of(cv, groups, test_groups)
+    if folds is None and objective not in (None, "score"):
+        raise InputError(f"--objective {objective} is of the tests of a cross-validation: add --cv, or leave it out.")
+    if folds is not None:
+        config = with_purge(config, config.market.purge if "purge" in config.market.model_fields_set else None)
+    if refit and not config.has_holdout:
+        raise InputError("--refit trains a run for a holdout, and market.holdout is 0: set it, or leave --refit out.")
+    value = objective or ("score" if folds is None else "sharpe")
+    definition = Definition(config, space_of(vary or (), options.preset, settings), seeds, prune, folds, value)
+    given = Sweep(name, definition, () if folds is None else splits_of_sweep(config, folds))
     console = output_console()
     with job_executor(jobs, runs_on) as in_threads, _locked(given):
         study = Study(given.folder / f"{name}.db", definition)
-        training = _Trials(given, study, (lambda _: None) if as_json else partial(print_line, console))
+        say: Callable[[str], None] = (lambda _: None) if as_json else partial(print_line, console)
+        training = _Trials(given, study, options.preset, settings, trials, say)
         in_threads([training.train] * jobs)
-        results = _results_of(given, study)
+        results = results_of(given, study.trials())
+    if refit and results[0].value is not None:
+        chosen = [*settings, *as_settings(results[0].settings), f"market.purge={config.market.purge}"]
+        best = run_job(f"{name}-best", options.preset, chosen)
+        with job_executor(1, runs_on) as in_threads:
+            in_threads([partial(_train_best, best, given.folder / f"{best.name}.log")])
+        say(f"Run {best.name} has the settings of trial {results[0].number}, and a holdout that none has seen.")
     print_result(as_json, results_document, print_results, given, results)
     if all(one.value is None for one in results):
         ends = Counter(one.state for one in results)
@@ -78,73 +112,18 @@ def sweep(
         )
 
 
+_OBJECTIVES = {
+    "score": "champion validation",
+    "sharpe": "Sharpe ratio",
+    "growth": "growth a year",
+    "excess": "growth a year beyond equal weight",
+}
 # Reading a run in a bucket takes several requests: only one of this many polls reads it.
 _REMOTE_POLLS = 20
 
 
-@dataclass(frozen=True)
-class Sweep:
-    name: str
-    preset: str | None
-    settings: Sequence[str]
-    trials: int
-    seeds: int
-
-    @cached_property
-    def config(self) -> "Config":
-        """Configuration of all trials, except for the settings of `--vary`, which each trial replaces."""
-        from eigen_core.config.loading import load_config
-
-        return load_config(self.preset, self.settings)
-
-    @property
-    def all_seeds(self) -> range:
-        first = self.config.seed
-        return range(first, first + self.seeds)
-
-    def run_of(self, number: int, seed: int) -> str:
-        """Return the name of the run of trial `number` with `seed`, such as `NAME-007-s1`."""
-        return f"{self.name}-{number:03d}-s{seed}"
-
-    @property
-    def folder(self) -> Path:
-        """Folder of the study (Optuna's SQLite file) and of the runs' logs."""
-        checkpoint = self.config.checkpoint
-        return own_folder(checkpoint.store, checkpoint.local, ".sweeps")
-
-    def champions_of(self, run: str) -> list[float]:
-        from eigen_core.runs.handle import Run, status_of
-
-        checkpoint = self.config.checkpoint
-        if not Run(checkpoint, run).exists:
-            return []
-        return [record.champion_validation for record in status_of(checkpoint.store, run).history]
-
-
-@dataclass(frozen=True)
-class TrialResult:
-    number: int
-    state: str
-    """finished, pruned (stopped early), unfinished, or the `End` that is recorded: no run of the trial is trained."""
-    settings: Mapping[str, Any]
-    champions: Mapping[int, Sequence[float]]
-    """By the seed of each run that has a checkpoint: validation fitness of the champion after each generation."""
-    reason: str | None
-
-    @property
-    def value(self) -> float | None:
-        """Mean validation fitness of the runs' last champions; None unless the trial is finished."""
-        return fmean(run[-1] for run in self.champions.values()) if self.state == "finished" else None
-
-    @property
-    def spread(self) -> float | None:
-        """Standard deviation of the last champions' validation fitness over the seeds; None: one seed or unfinished."""
-        finished = self.state == "finished" and len(self.champions) > 1
-        return stdev(run[-1] for run in self.champions.values()) if finished else None
-
-
 @contextmanager
-def _locked(sweep: Sweep) -> Iterator[None]:
+def _locked(sweep: "Sweep") -> Iterator[None]:
     from eigen_core.checkpoint.locks import FileLock
     from eigen_core.checkpoint.store import ANOTHER_FOLDER
     from eigen_core.common.files import explained
@@ -159,14 +138,29 @@ def _locked(sweep: Sweep) -> Iterator[None]:
         lock.release()
 
 
+def _train_best(run: RunJob, log: Path, train: Train, is_stopped: IsStopped) -> None:
+    from eigen_core.runs.handle import Run
+
+    if not Run.of(run.config, run.name).is_finished(run.config):
+        require_trained(run, train(run, log, is_stopped), log, "sweep")
+
+
 class _Trials:
     """Trains the trials of a sweep in threads that call `train`; a lock lets one thread at a time use the study."""
 
-    def __init__(self, sweep: Sweep, study: "Study", say: Callable[[str], None]) -> None:
-        self._sweep = sweep
-        self._study = study
-        self._say = say
-        self._lock = threading.Lock()
+    def __init__(
+        self,
+        sweep: "Sweep",
+        study: "Study",
+        preset: str | None,
+        settings: Sequence[str],
+        trials: int,
+        say: Callable[[str], None],
+    ) -> None:
+        self._sweep, self._study, self._preset, self._settings = sweep, study, preset, settings
+        self._trials, self._say = trials, say
+        # One thread at a time uses the study, and one plays tests, which use all processors.
+        self._lock, self._playing = threading.Lock(), threading.Lock()
         self._waiting = study.unfinished()
 
     def train(self, train: Train, is_stopped: IsStopped) -> None:
@@ -180,7 +174,7 @@ class _Trials:
             if self._waiting:
                 number: int | None = self._waiting.pop(0)
             else:
-                number = self._study.suggest() if len(self._study.trials()) < self._sweep.trials else None
+                number = self._study.suggest() if len(self._study.trials()) < self._trials else None
             return None if number is None else self._study.trials()[number]
 
     def _train(self, trial: Any, train: Train, is_stopped: IsStopped) -> str:  # noqa: ANN401 - Optuna's
@@ -189,11 +183,14 @@ class _Trials:
         from eigen_core.runs.handle import Run
 
         sweep, number = self._sweep, trial.number
-        settings = [*sweep.settings, *as_settings(trial.params)]
+        settings = [*self._settings, *as_settings(trial.params)]
+        of_trial = list(sweep.runs_of(number))
         try:
             runs = [
-                run_job(sweep.run_of(number, seed), sweep.preset, [*settings, f"seed={seed}"])
-                for seed in sweep.all_seeds
+                run_job(
+                    one.name, self._preset, [*settings, *(one.split.settings if one.split else ()), f"seed={one.seed}"]
+                )
+                for one in of_trial
             ]
         except InputError as error:
             # The values of the varied settings contradict each other.
@@ -204,12 +201,12 @@ class _Trials:
             with self._lock:
                 return self._study.is_behind(number, reached)
 
-        polls, every = count(1), _REMOTE_POLLS if is_remote(sweep.config.checkpoint.store) else 1
+        polls, every = count(1), _REMOTE_POLLS if is_remote(sweep.definition.config.checkpoint.store) else 1
 
         def is_over() -> bool:
             return is_stopped() or (next(polls) % every == 0 and is_behind())
 
-        for run in runs:
+        for run, one in zip(runs, of_trial, strict=True):
             log = sweep.folder / f"{run.name}.log"
             end = None if Run.of(run.config, run.name).is_finished(run.config) else train(run, log, is_over)
             # The store has all that the run has reached only after its process has ended.
@@ -224,10 +221,12 @@ class _Trials:
                 if ended is not None and FOLLOWS[ended]["sweep"] is Next.RECORD:
                     return self._recorded(number, ended, end.sentence)
                 require_trained(run, end, log, "sweep")
-        value = fmean(sweep.champions_of(run.name)[-1] for run in runs)
+            with self._playing:
+                sweep.play(one)
+        value = sweep.value_of(number)
         with self._lock:
             self._study.finish(number, value)
-        return f"champion validation {value:,.1f}"
+        return f"{_OBJECTIVES[sweep.definition.objective]} {_shown(sweep, value)}"
 
     def _recorded(self, number: int, end: End, reason: str) -> str:
         with self._lock:
@@ -235,50 +234,69 @@ class _Trials:
         return f"{end}: {reason}"
 
 
-def _results_of(sweep: Sweep, study: "Study") -> list[TrialResult]:
-    results = []
-    for trial in study.trials():
-        known = {seed: sweep.champions_of(sweep.run_of(trial.number, seed)) for seed in sweep.all_seeds}
-        begun = {seed: champions for seed, champions in known.items() if champions}
-        results.append(TrialResult(trial.number, study.state_of(trial), trial.params, begun, study.reason_of(trial)))
-    return sorted(results, key=lambda one: (one.value is None, -(one.value or 0.0), one.number))
+def print_results(console: Console, sweep: "Sweep", results: Sequence["TrialResult"]) -> None:
+    from eigen_core.judging.sweeps import Choice
 
-
-def print_results(console: Console, sweep: Sweep, results: Sequence[TrialResult]) -> None:  # noqa: ARG001
-    headers = ("trial", "champion validation", "generations", "settings")
-    table = PlainTable(*headers, left=("champion validation", "settings"), least_important=("generations",))
+    objective = _OBJECTIVES[sweep.definition.objective]
+    headers = ("trial", objective, "generations", "settings")
+    table = PlainTable(*headers, left=(objective, "settings"), least_important=("generations",))
     for one in results:
-        value = one.state if one.value is None else f"{one.value:,.1f}"
-        spread = "" if one.spread is None else f" ± {one.spread:,.1f}"
+        value = one.state if one.value is None else _shown(sweep, one.value)
         generations = " + ".join(str(len(champions)) for champions in one.champions.values())
-        table.add_row(str(one.number), value + spread, generations, _in_words(one.settings))
+        table.add_row(str(one.number), value + _spread(sweep, one), generations, _in_words(one.settings))
     table.print(console)
     finished = sum(one.value is not None for one in results)
     if finished:
+        of = "seeds ± their standard deviation" if sweep.definition.objective == "score" else "paths, and their range"
         print_line(
             console,
-            "Champion validation: mean of a trial's seeds ± their standard deviation. The best of "
+            f"{objective.capitalize()}: mean of a trial's {of}. The best of "
             f"{finished} finished trials is chosen by these values: expect less of it on other days.",
         )
+    if (choice := Choice.among(results, sweep.definition.config.seed)) is not None:
+        print_choice(console, choice, None)
     for one in results:
         if one.reason is not None:
             print_line(console, f"Trial {one.number}, {one.state}: {one.reason}")
 
 
-def results_document(sweep: Sweep, results: Sequence[TrialResult]) -> dict[str, Any]:
-    trials = []
+def results_document(sweep: "Sweep", results: Sequence["TrialResult"]) -> dict[str, Any]:
+    from eigen_core.judging.sweeps import Choice
+
+    objective, trials = sweep.definition.objective, []
     for one in results:
         runs = [
             {
-                "run": sweep.run_of(one.number, seed),
-                "seed": seed,
+                "run": run.name,
+                "seed": run.seed,
+                **({} if run.split is None else {"test_groups": list(run.split.tests)}),
                 "generation": len(champions),
                 "champion_validation": champions[-1],
             }
-            for seed, champions in one.champions.items()
+            for run in sweep.runs_of(one.number)
+            if (champions := one.champions.get(run.name))
         ]
-        trials.append({**attributes(one, "number", "state", "value", "spread", "settings", "reason"), "runs": runs})
-    return {"sweep": sweep.name, "trials": trials}
+        paths = {} if one.paths is None or objective == "score" else {"paths": one.paths.values(objective)}
+        known = attributes(one, "number", "state", "value", "spread", "settings", "reason")
+        trials.append({**known, **paths, "runs": runs})
+    document: dict[str, Any] = {"sweep": sweep.name, "objective": objective, "trials": trials}
+    if (choice := Choice.among(results, sweep.definition.config.seed)) is not None:
+        document["choice"] = choice_document(choice, None)
+    return document
+
+
+def _shown(sweep: "Sweep", value: float) -> str:
+    if sweep.definition.objective == "score":
+        return f"{value:,.1f}"
+    return ratio(value) if sweep.definition.objective == "sharpe" else percent(value, 1)
+
+
+def _spread(sweep: "Sweep", one: "TrialResult") -> str:
+    objective = sweep.definition.objective
+    if objective == "score":
+        return "" if one.spread is None else f" ± {one.spread:,.1f}"
+    values = [] if one.paths is None else one.paths.values(objective)
+    return f" ({_shown(sweep, min(values))} to {_shown(sweep, max(values))})" if len(values) > 1 else ""
 
 
 def _in_words(values: Mapping[str, Any]) -> str:

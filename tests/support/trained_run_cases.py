@@ -28,8 +28,6 @@ def trained_as(run: str, config: Config) -> Config:
     Run(config.checkpoint, run).begin(config)
     with open_session(RunLocation.of(config.checkpoint, run), config.checkpoint) as session:
         session.save(snapshot(state), stored_values(config))
-        if config.generations == 1:
-            result = hold_out(state)
-            assert result is not None
+        if config.generations == 1 and (result := hold_out(state)) is not None:
             session.keep_holdout(1, result.model_dump(mode="json"))
     return config

@@ -227,7 +227,7 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"network": {"encoder": "tcn"}, "learner": {"block_bars": 7}}, r"learner\.block_bars 7 must be 8 or more"),
     # A fitness that compares no generations is no part of a score.
     ({"evaluation": {"champion_validation_share": 0.5}}, r"set evaluation\.fitness_slices"),
-    ({"market": {"window": 110}}, "window 110 needs at least 181 days"),
+    ({"market": {"window": 110}}, "window 110 needs at least 181 bars"),
     ({**RANDOM, **PPO}, r"exploration\.random_steps 171: PPO learns from what its own policy played"),
     ({**RANDOM, **BOUNDLESS}, r"trading\.max_coefficient is empty, no bound: give a bound"),
     ({"replay": {"actions": "float16"}, **BOUNDLESS}, r"replay\.actions float16 .* trading\.max_coefficient is empty"),

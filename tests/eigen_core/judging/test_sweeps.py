@@ -8,7 +8,7 @@ from eigen_core.common.errors import End, InputError
 from eigen_core.config.loading import load_config
 
 pytest.importorskip("optuna")
-from eigen_core.judging.sweeps import Definition, Study, as_settings, space_of
+from eigen_core.judging.sweeps import Definition, Study, Sweep, as_settings, results_of, space_of, state_of
 
 GIVEN = ["generations=4", "preset=ddpg"]
 
@@ -95,7 +95,7 @@ def test_a_trial_below_the_median_of_the_finished_ones_is_pruned_at_the_same_gen
     assert again.is_behind(5, behind)
     for study in (at_once, again):
         study.prune(5)
-        assert [study.state_of(trial) for trial in study.trials()] == ["finished"] * 5 + ["pruned"]
+        assert [state_of(trial) for trial in study.trials()] == ["finished"] * 5 + ["pruned"]
         assert len(study.trials()[5].intermediate_values) == 3
 
 
@@ -108,8 +108,8 @@ def test_nothing_is_pruned_where_that_is_off_and_a_refusal_keeps_its_reason(tmp_
         study.finish(number, value)
     assert study.suggest() == 6
     study.record(6, End.DIVERGED, "They contradict each other.")
-    trial = Study(tmp_path / "a.db", never).trials()[6]
-    assert (study.state_of(trial), study.reason_of(trial)) == ("diverged", "They contradict each other.")
+    results = results_of(Sweep("a", never), Study(tmp_path / "a.db", never).trials()[6:])
+    assert [(one.state, one.reason) for one in results] == [("diverged", "They contradict each other.")]
 
 
 def test_another_definition_is_refused(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_agents_begin_with_the_ridge_regression_alone(degree: int, standardised:
     state = begun(network={"linear_degree": degree, "linear_standardised": standardised})
     task, config = market_of(state), state.config
     targets = torch.linspace(config.trading.min_target, config.trading.max_target, 3, dtype=torch.float64)
-    days = range(task.training_starts.start, task.panel.splits.train.stop)
+    days = torch.arange(task.training_starts[0], task.panel.splits.train.stop)
     table = OutcomeTable.of(task.prices, config.trading, days, targets)
     scores = ridge_scores(state)[table.days]
     rewards = table.rewards.double().numpy()

@@ -130,7 +130,7 @@ CASES: dict[str, tuple[Callable[[Path], Path], str]] = {
         r"line 5, column 'Close': 'x' is no number",
     ),
     "nan-only symbol": (written(GOOD.assign(open=np.nan, high=np.nan, low=np.nan, close=np.nan)), "no usable price"),
-    "too few days": (written(GOOD[:23]), "needs at least 24 days.*the panel has 23"),
+    "too few days": (written(GOOD[:23]), "needs at least 24 bars.*the panel has 23"),
 }
 
 

@@ -62,7 +62,7 @@ def test_planted_look_ahead_is_named(prices: Path, tmp_path: Path, monkeypatch: 
 
 def test_normalisation_by_all_days_is_found(prices: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def by_all_days(columns: Iterable[np.ndarray], shape: tuple[int, int, int], _: range) -> np.ndarray:
-        return normalise(columns, shape, range(shape[0]))
+        return normalise(columns, shape, slice(shape[0]))
 
     monkeypatch.setattr("eigen_core.market.audit.normalise", by_all_days)
     found = audited(prices, 1).found
@@ -206,7 +206,7 @@ def test_knowledge_without_a_sign_is_suspected_and_past_volatility_is_not(
 
 SYMBOLS = ("AAA", "BBB", "CCC", "DDD")
 MADE_DAYS = 260
-TRAIN = range(150)
+TRAIN = slice(150)
 STRANGE = np.array([np.nan, 0.0, -1.0, np.inf, 1e20, 1e-20, 1e-3, 1e6, 50.0])
 
 

@@ -35,19 +35,21 @@ def test_one_pass_equals_window_by_window_to_the_bit(
 ) -> None:
     features = features_of(window + 30, columns)
     config = NetworkConfig(channels=channels, embedding=embedding)
-    encoder = TcnEncoder(features, 0, window, config)
+    encoder = TcnEncoder(features, slice(0), window, config)
     parameters = parameters_of(encoder, agents)
     first_day = window - 1
     at_once = encoder.encode_block(parameters, first_day, 25)
     for day in range(first_day, first_day + 25):
-        only_the_window = TcnEncoder(features[day - window + 1 : day + 1], 0, window, config)
+        only_the_window = TcnEncoder(features[day - window + 1 : day + 1], slice(0), window, config)
         assert torch.equal(only_the_window.encode_block(parameters, window - 1, 1)[:, 0], at_once[:, day - first_day])
 
 
 def encoder_of(kind: str, features: Tensor, chunk: int) -> Encoder:
     config = WIDTH.model_copy(update={"column_chunk": chunk, "scales": (1, 5)})
     return (
-        TcnEncoder(features, 0, 9, config) if kind == "tcn" else FilterBankEncoder(features, len(features), 0, config)
+        TcnEncoder(features, slice(0), 9, config)
+        if kind == "tcn"
+        else FilterBankEncoder(features, slice(None), 0, config)
     )
 
 
@@ -95,7 +97,9 @@ def test_embeddings_and_gradients_are_those_of_plain_convolutions(
     agents, columns, first_day, days = 2, 3, 5, 25
     generator = keyed_generator(1, 0, "test", "features")
     features = torch.tensor(generator.standard_normal((_DAYS, columns, _FEATURES)), dtype=torch.float32)
-    encoder = TcnEncoder(features, 0, window, NetworkConfig(channels=channels, embedding=embedding, column_chunk=chunk))
+    encoder = TcnEncoder(
+        features, slice(0), window, NetworkConfig(channels=channels, embedding=embedding, column_chunk=chunk)
+    )
     layout = ParameterLayout(tuple(encoder.shapes))
     rows = torch.tensor(generator.uniform(-0.5, 0.5, (agents, layout.size)), dtype=torch.float32).requires_grad_()
     expected = _slow(layout.views(rows), features, window, first_day, days)

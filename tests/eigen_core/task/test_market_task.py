@@ -114,7 +114,7 @@ def test_nothing_after_the_training_days_is_known() -> None:
     assert torch.equal(task._outcomes.rewards.nan_to_num(), other._outcomes.rewards.nan_to_num())
     assert torch.equal(task._outcomes.shares, other._outcomes.shares)
     assert int(task._outcomes.days[-1]) + 1 + task._config.trading.holding_bars == stop
-    assert int(task._outcomes.days[0]) == task.training_starts.start
+    assert int(task._outcomes.days[0]) == task.training_starts[0]
 
 
 @pytest.mark.parametrize("every", [1, 3])
