@@ -134,11 +134,20 @@ def _polygon(generator: Generator, folder: Path) -> Case:
 
 
 def _freqtrade(generator: Generator, folder: Path) -> Case:
+    """Write freqtrade's folder of spot prices in one of its formats, also with its folder of futures."""
     bars = drawn(generator, coins=True)
     bars["symbol"] = bars["symbol"].str.replace("USDT", "_USDT")
+    ending = one_of(generator, ("feather", "parquet", "json", "json.gz"))
     for symbol, own in bars.groupby("symbol"):
-        own = own.assign(date=own["date"].dt.tz_localize("UTC").dt.as_unit("ms"))
-        own[["date", *FIELDS]].reset_index(drop=True).to_feather(folder / f"{symbol}-1d.feather")
+        path = folder / f"{symbol}-1d.{ending}"
+        own = own.assign(date=own["date"].dt.tz_localize("UTC").dt.as_unit("ms"))[["date", *FIELDS]]
+        if ending.startswith("json"):
+            own.assign(date=own["date"].astype("int64")).to_json(path, orient="values")
+        else:
+            getattr(own.reset_index(drop=True), f"to_{ending}")(path)
+    if chance(generator, 0.3):
+        (folder / "futures").mkdir()
+        own.reset_index(drop=True).to_feather(folder / "futures" / "BTC_USDT_USDT-1d-futures.feather")
     return Case(folder, bars, "read")
 
 
@@ -226,7 +235,10 @@ def _bulk(generator: Generator, folder: Path) -> Case:
 
 
 def _exchange_rows(generator: Generator, folder: Path) -> Case:
-    """Write rows of milliseconds, open, high, low, close and volume (ccxt), or, to be refused, in other orders."""
+    """Write rows of milliseconds, open, high, low, close and volume (ccxt), or, to be refused, in other orders.
+
+    They may have passed through an array of NumPy, in which milliseconds are floats.
+    """
     bars = drawn(generator, coins=True)
     stamps = bars["date"].dt.as_unit("ms").astype("int64")
     order = one_of(
@@ -240,12 +252,12 @@ def _exchange_rows(generator: Generator, folder: Path) -> Case:
         ),
     )
     heading = one_of(generator, (False, [str(number) for number in range(6)], "indexed"))
-    parquet = heading and chance(generator, 0.3)
+    parquet, kind = heading and chance(generator, 0.3), one_of(generator, ("int64", "float64"))
     for symbol, own in bars.groupby("symbol"):
         name = str(symbol).replace("USDT", "_USDT")
         bars.loc[own.index, "symbol"] = name
         rows = pd.concat([stamps[own.index], own[list(order)]], axis=1, ignore_index=True)
-        rows = rows.astype({0: "int64"}).reset_index(drop=True)
+        rows = rows.astype({0: kind}).reset_index(drop=True)
         if parquet:
             rows.set_axis([str(number) for number in range(6)], axis=1).to_parquet(folder / f"{name}.parquet")
         else:
@@ -254,16 +266,15 @@ def _exchange_rows(generator: Generator, folder: Path) -> Case:
 
 
 def _futures(generator: Generator, folder: Path) -> Case:
-    """Write freqtrade's folder of futures, with funding rates and mark prices."""
+    """Write freqtrade's folder of futures, with funding rates and mark prices, to be refused."""
     bars = drawn(generator, coins=True)
     for symbol, own in bars.groupby("symbol"):
         name = str(symbol).replace("USDT", "_USDT_USDT")
-        bars.loc[own.index, "symbol"] = name
         own = own.assign(date=own["date"].dt.tz_localize("UTC"))[["date", *FIELDS]].reset_index(drop=True)
         own.to_feather(folder / f"{name}-1d-futures.feather")
         for other in ("1h-mark", "8h-mark", "8h-funding_rate", "1h-funding_rate")[: int(generator.integers(0, 5))]:
             own.assign(open=0.0001).to_feather(folder / f"{name}-{other}.feather")
-    return Case(folder, bars)
+    return Case(folder, bars, "refused")
 
 
 def _chart(generator: Generator, folder: Path) -> Case:

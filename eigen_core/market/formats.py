@@ -141,8 +141,14 @@ VENDORS = {
         named=True,
         bar_stamp="open",
     ),
-    "freqtrade": Vendor("date open high low close volume", symbol=r"(.+-\d+[mh])", named=True, bar_stamp="open"),
-    "ccxt": Vendor("ccxttimestamp open high low close volume", roles={"date": "ccxttimestamp"}, bar_stamp="open"),
+    "freqtrade": Vendor("date open high low close volume", symbol=r"(.+)-(?:\d+[mh]|1d)", named=True, bar_stamp="open"),
+    # NumPy makes floats of all numbers of a row.
+    "ccxt": Vendor(
+        "ccxttimestamp open high low close volume",
+        roles={"date": "ccxttimestamp"},
+        date_formats=("ms",),
+        bar_stamp="open",
+    ),
 }
 """Vendors whose headings or file names differ from the long layout. Stooq and DuckDB use it."""
 YFINANCE = Vendor("", bar_stamp="open")
@@ -209,11 +215,11 @@ def parse_headings(lines: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], t
     tickers: tuple[str, ...] = ()
     if len(names) == len(_KLINES) and all(re.fullmatch(r"\d{13}|\d{16}", names[place]) for place in (0, 6)):
         return _KLINES, (), 0
-    if len(names) == len(_ROWS_OF_CCXT) and re.fullmatch(r"\d{13}", names[0]):
-        return _ROWS_OF_CCXT, (), 0
-    numbers = tuple(map(str, range(len(_ROWS_OF_CCXT))))
-    if names in (numbers, ("", *numbers)):
-        return (*names[: -len(numbers)], *_ROWS_OF_CCXT), (), 1
+    index, row = names[: -len(_ROWS_OF_CCXT)], names[-len(_ROWS_OF_CCXT) :]
+    if index in ((), ("",)) and row == tuple(map(str, range(len(row)))):
+        return (*index, *_ROWS_OF_CCXT), (), 1
+    if index in ((), ("0",)) and len(row) == len(_ROWS_OF_CCXT) and re.fullmatch(r"\d{13}(\.0)?", row[0]):
+        return (*("" for _ in index), *_ROWS_OF_CCXT), (), 0
     if len(second) == len(names) > 1 and (level := _field_level(names, second)) is not None:
         names, tickers = ("Date", *(names, second)[level][1:]), (names, second)[1 - level][1:]
     if len(names) < 2:

@@ -37,13 +37,20 @@ WIDE_MEMORY_PER_BYTE = 26
 _LEAST_BYTES = 200_000_000
 
 _GZIP = b"\x1f\x8b"
-_FORMS = {"csv": r"\.(csv|tsv|txt)", "parquet": r"\.(parquet|pq)", "arrow": r"\.(feather|arrow|ipc)"}
+_FORMS = {
+    "csv": r"\.(csv|tsv|txt)",
+    "parquet": r"\.(parquet|pq)",
+    "arrow": r"\.(feather|arrow|ipc)",
+    "json": r"\.json",
+}
 # A .txt file in a folder is a price file only if it begins like Stooq's files, old or new.
 _TEXT_OF_PRICES = (b"<TICKER>", b"Date,Open,High,Low,Close,Volume,OpenInt")
 _ADVICE = "give CSV or Parquet, which spreadsheets and databases export; name subfolders of prices like symbol=AAPL."
-# freqtrade's files are named like BTC_USDT-1d.feather; its folder of futures holds other series, too.
-_LENGTH_OF_BARS = r"-\d+[smhdwM](-futures|-spot)?$"
-_OTHER_SERIES = r".+-\d+[smhdwM]-(mark|index|premiumIndex|funding_rate)\..+"
+# freqtrade's files are named like BTC_USDT-1d.feather, those of Binance's archive like BTCUSDT-1d-2024-06.csv.
+_LENGTH_OF_BARS = r"-(\d+[smhdwM])(-spot|-\d{4}-\d\d(-\d\d)?)?$"
+# freqtrade's folder of futures holds other series, too.
+_OTHER_SERIES = r".+-\d+[smhdwM]-(futures|mark|index|premiumIndex|funding_rate)\..+"
+_FUTURES, _NO_FUNDING = "*-futures.*", "futures, whose funding Eigen does not model"
 # Symbols: AAPL, BRK-B, 0700.HK, ^GSPC, BTC-USD, aapl.us. A name with a space, an underscore, a number after a hyphen or
 # a year before or after letters may be a part of a symbol's history.
 _NO_PART = r"(?!.*([-.][^\W\d_]*\d|[^\W\d](19|20)\d\d))(?!(19|20)\d\d-?[^\W\d])(?!(part|data|chunk)\W?\d)"
@@ -58,7 +65,7 @@ class SourceFile:
     """A price file.
 
     Attributes:
-        form: `csv`, `parquet` or `arrow` (also Feather).
+        form: `csv`, `parquet`, `arrow` (also Feather) or `json` (a list of rows).
         symbol: symbol in the file's name, used if the file has no column of symbols; empty if the name has none.
         sha256: of the file's bytes, before decompression.
         partition: key and value of each parent folder that is named `key=value`.
@@ -73,6 +80,12 @@ class SourceFile:
     @property
     def stem(self) -> str:
         return re.sub(r"\.gz$", "", self.path.name, flags=re.IGNORECASE).rpartition(".")[0]
+
+    @property
+    def bar(self) -> str:
+        """Length of the bars by the file's name, such as `5m`; empty if the name has none."""
+        found = re.search(_LENGTH_OF_BARS, self.stem)
+        return found[1] if found else ""
 
     @property
     def name(self) -> str:
@@ -115,8 +128,16 @@ def find_source(market: MarketConfig) -> Source:
     try:
         if path.is_dir():
             files, ignored = _files_in(path, (), symbol_from)
+            if not files and any(_NO_FUNDING in name for name in ignored):
+                raise InputError(f"The folder {path} holds only {_NO_FUNDING}: give prices of spot markets.")
             if not files:
                 raise InputError(f"The folder {path} holds no price file: {_ADVICE}")
+            if len(lengths := sorted({file.bar for file in files if file.bar})) > 1:
+                if market.bar not in lengths:
+                    held = f"The folder {path} holds bars of {', '.join(lengths)}"
+                    raise InputError(f"{held}: set market.bar to one of these.")
+                ignored += [file.path.name for file in files if file.bar not in ("", market.bar)]
+                files = [file for file in files if file.bar in ("", market.bar)]
             return Source(path, tuple(files), tuple(ignored))
         if not path.exists():
             raise UnavailableError(
@@ -124,6 +145,8 @@ def find_source(market: MarketConfig) -> Source:
             )
         if not _form_of(path):
             raise InputError(f"{path} is no price file: {_ADVICE}")
+        if path.match(_FUTURES):
+            raise InputError(f"{path} holds {_NO_FUNDING}: give prices of spot markets.")
         if not path.is_file():
             raise InputError(f"{path} is a pipe or a device: give a file or a folder of files.")
         return Source(path, (_source_file(path, (), symbol_from, alone=True),))
@@ -145,7 +168,7 @@ def _unreadable(path: Path, error: OSError) -> str:
 
 def _source_file(path: Path, partition: Partition, symbol_from: str | None, alone: bool = False) -> SourceFile:
     stem = Path(re.sub(r"\.gz$", "", path.name, flags=re.IGNORECASE)).stem
-    named = re.sub(_LENGTH_OF_BARS, "", stem) if _form_of(path) == "arrow" else stem
+    named = stem if _form_of(path) == "csv" else re.sub(_LENGTH_OF_BARS, "", stem)
     is_text = path.suffix.lower() == ".txt"
     is_symbol = alone or (not partition and (is_text or named != stem or re.fullmatch(_SYMBOL, stem, re.IGNORECASE)))
     symbol = named if is_symbol else ""
@@ -167,7 +190,8 @@ def _files_in(folder: Path, partition: Partition, symbol_from: str | None) -> tu
             files += inner
             ignored += [f"{entry.name}/{other}" for other in others]
         else:
-            ignored.append(entry.name)
+            has_futures = entry.match(_FUTURES) or (entry.is_dir() and any(entry.glob(_FUTURES)))
+            ignored.append(f"{entry.name} ({_NO_FUNDING})" if has_futures else entry.name)
     if not files and not partition:
         # Archives of text files have folders of any depth and name.
         texts = {path: _is_price_file(path) for path in sorted(folder.rglob("*.txt"))}
@@ -181,6 +205,8 @@ def _files_in(folder: Path, partition: Partition, symbol_from: str | None) -> tu
 def _is_price_file(path: Path) -> bool:
     if path.name.startswith(".") or not _form_of(path) or not path.is_file() or re.fullmatch(_OTHER_SERIES, path.name):
         return False
+    if _form_of(path) == "json":
+        return re.fullmatch(r".+-\d+[smhdwM]\.json(\.gz)?", path.name) is not None
     if path.suffix.lower() != ".txt":
         return True
     with open_regular_file(path) as file:
@@ -207,6 +233,7 @@ _UNREADABLE = {
     "csv": "is no CSV file: it is neither UTF-8 nor UTF-16 text. Save it in UTF-8, or give a Parquet file.",
     "parquet": "is no Parquet file, or a damaged one: write it again, or give a CSV file.",
     "arrow": "is no Arrow or Feather file, or a damaged one: write it again, or give a CSV file.",
+    "json": "is no JSON list of rows of numbers, such as freqtrade writes: give a CSV file.",
 }
 _TWO_MARKS = (
     "says whether this is less than 2 or more than 1,000: say which is the decimal mark, `--set market.decimal=.` or "
@@ -269,7 +296,9 @@ def read_source(source: Source, market: MarketConfig, available: int) -> Iterato
         try:
             content = file.read(most - read)
             require_memory(read + len(content))
-            if file.form == "csv":
+            if file.form == "json":
+                content = _lines_of_json(content)
+            if file.form in ("csv", "json"):
                 table, taken = _csv_table(content, file, market), len(content)
             else:
                 stored = read_table(content, file.form, require_table)
@@ -487,6 +516,15 @@ def _require_bars(prices: Mapping[str, NDArray[np.float64]]) -> None:
         raise LayoutError(
             " has highs below opens or closes, or lows above them, in most rows: name the columns by what they contain."
         )
+
+
+def _lines_of_json(content: bytes) -> bytes:
+    """Return a JSON list of rows, lists of numbers as exchanges give and freqtrade stores them, as lines of CSV."""
+    text = b"".join(content.split())
+    lines = text[2:-2].replace(b"],[", b"\n")
+    if text[:2] + text[-2:] != b"[[]]" or re.search(rb"[^-+.,\w\n]", lines):
+        raise OSError("no list of rows")
+    return lines + b"\n"
 
 
 def _csv_table(content: bytes, file: SourceFile, market: MarketConfig) -> _Table:

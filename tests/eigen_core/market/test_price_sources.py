@@ -261,3 +261,105 @@ def test_tables_of_arrow(tmp_path: Path, bars: pd.DataFrame) -> None:
         (tmp_path / f"{name}.feather").write_bytes(content)
         with pytest.raises(InputError, match="is no Arrow or Feather file, or a damaged one"):
             cleaned(tmp_path / f"{name}.feather")
+
+
+def coins(bars: pd.DataFrame) -> pd.DataFrame:
+    """Return the bars of AAA and BBB as 5-minute bars of two coins, of 2024 and 2025."""
+    some = bars[bars["symbol"] != "CCC"].reset_index(drop=True)
+    some = some.round(dict.fromkeys(("open", "high", "low", "close"), 4))
+    dates = pd.date_range("2024-12-31 22:00", periods=40, freq="5min")
+    return some.assign(date=[*dates, *dates], symbol=some["symbol"] + "_USDT")
+
+
+def assert_same_coins(path: Path, bars: pd.DataFrame, **market: Any) -> None:
+    ended = bars.assign(date=bars["date"] + pd.Timedelta(minutes=5))
+    prices, report = cleaned(path, **market)
+    for field in ("open", "high", "low", "close", "volume"):
+        expected = ended.pivot(index="date", columns="symbol", values=field)
+        np.testing.assert_allclose(getattr(prices, field), expected.to_numpy(), rtol=1e-15)
+    assert (prices.symbols, report.bar_stamp) == (tuple(expected.columns), "open")
+    np.testing.assert_array_equal(prices.days, expected.index.to_numpy().astype("datetime64[s]"))
+
+
+def milliseconds(bars: pd.DataFrame) -> Any:
+    return bars["date"].dt.as_unit("ms").astype("int64")
+
+
+def test_the_archive_of_binance_by_months_and_days_in_two_units(tmp_path: Path, bars: pd.DataFrame) -> None:
+    wanted = coins(bars)
+    wanted["symbol"] = wanted["symbol"].str.replace("_", "")
+    late = wanted["date"] >= "2025-01-01"
+    stamps = milliseconds(wanted)
+    stamps = stamps.where(~late, 1_000 * stamps)
+    ends = (stamps + 300_000).where(~late, stamps + 300_000_000) - 1
+    rows = wanted.assign(date=stamps, end=ends, quote=1.0, count=3, taker=1.0, taker_quote=1.0, ignore=0)
+    for (symbol, is_late), own in rows.groupby(["symbol", late]):
+        name = f"{symbol}-5m-{'2025-01-01' if is_late else '2024-12'}.csv"
+        own.drop(columns="symbol").to_csv(tmp_path / name, index=False, header=False)
+    assert_same_coins(tmp_path, wanted)
+
+
+@pytest.mark.parametrize("ending", ["feather", "parquet", "json", "json.gz"])
+def test_freqtrades_folder_without_its_futures(tmp_path: Path, bars: pd.DataFrame, ending: str) -> None:
+    def write(place: str, own: pd.DataFrame, ending: str) -> None:
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        path, rows = tmp_path / f"{place}.{ending}", own.drop(columns="symbol").reset_index(drop=True)
+        if ending.startswith("json"):
+            rows.assign(date=milliseconds(rows)).to_json(path, orient="values")
+        else:
+            rows = rows.assign(date=rows["date"].dt.tz_localize("UTC"))
+            rows.to_feather(path) if ending == "feather" else rows.to_parquet(path)
+
+    wanted = coins(bars)
+    for symbol, own in wanted.groupby("symbol"):
+        write(f"{symbol}-5m", own, ending)
+        for series in ("5m-futures", "1h-mark", "1h-funding_rate"):
+            write(f"futures/{symbol}_USDT-{series}", own, ending)
+    (tmp_path / "pairs.json").write_text('{"pairs": []}')
+    assert_same_coins(tmp_path, wanted)
+    futures = "futures, whose funding Eigen does not model"
+    assert build_panel(small_config(tmp_path), tmp_path / "cache")[1].ignored_files == (
+        f"futures ({futures})",
+        "pairs.json",
+    )
+    (future,) = (tmp_path / "futures").glob("AAA*-futures.*")
+    for path, held in ((tmp_path / "futures", "holds only "), (future, "holds ")):
+        with pytest.raises(InputError, match=f"{held}{futures}: give prices of spot markets"):
+            cleaned(path)
+    # Futures beside spot prices stay out, too.
+    future.rename(tmp_path / future.name)
+    assert_same_coins(tmp_path, wanted)
+
+
+def test_bars_of_several_lengths_in_a_folder_are_never_mixed(tmp_path: Path, bars: pd.DataFrame) -> None:
+    """Read as bars of 5 minutes, bars of an hour would show agents the rest of the hour."""
+    wanted = coins(bars)
+    for symbol, own in wanted.groupby("symbol"):
+        rows = own.drop(columns="symbol").assign(date=own["date"].dt.tz_localize("UTC")).reset_index(drop=True)
+        rows.to_feather(tmp_path / f"{symbol}-5m.feather")
+        hours = rows.assign(date=pd.date_range("2024-12-30", periods=40, freq="h", tz="UTC"))
+        hours.to_feather(tmp_path / f"{str(symbol).replace('BBB', 'CCC')}-1h.feather")
+    for bar in ("auto", "15m"):
+        with pytest.raises(InputError, match=r"holds bars of 1h, 5m: set market.bar to one of these"):
+            cleaned(tmp_path, bar=bar)
+    assert_same_coins(tmp_path, wanted, bar="5m")
+    _, report = build_panel(small_config(tmp_path, bar="5m"), tmp_path / "cache")
+    assert report.ignored_files == ("AAA_USDT-1h.feather", "CCC_USDT-1h.feather")
+    prices, _ = cleaned(tmp_path, bar="1h")
+    assert (prices.symbols, len(prices.days)) == (("AAA_USDT", "CCC_USDT"), 40)
+
+
+@pytest.mark.parametrize("written", [{}, {"index": False}, {"header": False}, {"header": False, "index": False}])
+@pytest.mark.parametrize("by_numpy", [False, True])
+def test_rows_of_ccxt_that_pandas_has_saved(tmp_path: Path, bars: pd.DataFrame, written: Any, by_numpy: bool) -> None:
+    wanted = coins(bars)
+    for symbol, own in wanted.groupby("symbol"):
+        rows: Any = own.assign(date=milliseconds(own)).drop(columns="symbol").astype(object).to_numpy().tolist()
+        pd.DataFrame(np.array(rows) if by_numpy else rows).to_csv(tmp_path / f"{symbol}.csv", **written)
+    assert_same_coins(tmp_path, wanted)
+
+
+@pytest.mark.parametrize("content", ['{"a": [[1, 2]]}', "[[1, [2]]]", '[[1, "x"]]', "[]", "[[1, 2", ""])
+def test_json_that_is_no_list_of_rows_is_refused(tmp_path: Path, content: str) -> None:
+    with pytest.raises(InputError, match=r"BTC_USDT-5m\.json is no JSON list of rows of numbers"):
+        cleaned(write_text(tmp_path / "BTC_USDT-5m.json", content))
