@@ -106,7 +106,7 @@ class SchedulerLostError(RuntimeError):
 
 
 class Stopped(Exception):  # noqa: N818 - not always an error: the user may have asked for it
-    """A training run ended before its last generation; the message says why, what is saved and how to continue.
+    """A training run or a download ended early; the message says why, what is saved and how to continue.
 
     Its cause (`raise ... from error`) is the error that ended the run; without one it was asked to stop.
     """

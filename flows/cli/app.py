@@ -9,7 +9,7 @@ import typer
 
 from eigen_core import __version__
 from eigen_core.common.process import set_umask
-from flows.cli import doctor, judging, plan, runs, server, sweep, training, walk
+from flows.cli import doctor, download, judging, plan, runs, server, sweep, training, walk
 from flows.cli.common import sentences
 from flows.server.prefect_settings import refuse_settings_of_the_folder
 
@@ -17,6 +17,7 @@ _EXAMPLES = """[bold]Examples[/]
 
   eigen doctor                             what is missing here for a training?
   eigen plan --preset eigen2               does it fit into memory, and how long does it take?
+  eigen download yfinance AAPL MSFT --from 2010-01-01 --out stocks
   eigen audit --data prices.csv            what is wrong with the prices? does a feature use later days?
   eigen train                              the bundled prices, 10 generations
   eigen train --run first --generations 3
@@ -80,7 +81,7 @@ def eigen(
 
 
 for command in (
-    *(doctor.doctor, plan.plan, judging.audit, judging.backtest, judging.trust, judging.act),
+    *(doctor.doctor, plan.plan, download.download, judging.audit, judging.backtest, judging.trust, judging.act),
     *(training.train, training.resume, sweep.sweep, walk.walk, runs.runs, runs.show, judging.report, judging.compare),
     *(judging.importance, runs.memory, runs.verify, runs.clean, runs.export, plan.presets),
     *(server.up, server.down, server.status, server.launch, server.logs, server.alerts, server.deploy),
