@@ -26,6 +26,7 @@ FORWARD_FILL_DAYS = 10
 """Consecutive days without a price on which a symbol keeps its last features; on further ones they are unknown."""
 
 _GROUP = "eigen.features"
+_DAY_SECONDS = 86_400.0
 _COLUMNS, _LEVEL = "columns", "level"
 _RETURN_DAYS, _VOLATILITY_DAYS, _MEAN_DAYS = (1, 5, 20, 60, 120), (20, 60), (20, 60, 200)
 _RSI_DAYS, _MACD_DAYS, _TRIX_DAYS, _VOLUME_DAYS = 14, (12, 26, 9), 30, 60
@@ -204,7 +205,20 @@ def feature_functions(market: MarketConfig) -> tuple[FeatureFunction, ...]:
     return tuple(FeatureFunction(name, _registered_function(name)) for name in names if name != _COLUMNS)
 
 
+def clock(bars: Bars) -> dict[str, Series]:
+    """Return sine and cosine of the time of day and of the time of the week at which bars end, in UTC if known."""
+    seconds = bars.dates.astype("datetime64[s]").astype(np.int64)
+    # 1970 began on a Thursday: weeks begin on Monday.
+    day, week = (2.0 * np.pi * turns for turns in (seconds / _DAY_SECONDS, (seconds / _DAY_SECONDS + 3.0) / 7.0))
+    return {"day_sine": np.sin(day), "day_cosine": np.cos(day), "week_sine": np.sin(week), "week_cosine": np.cos(week)}
+
+
+_OF_EIGEN: Mapping[str, FeatureValues] = {"clock": clock}
+
+
 def _registered_function(name: str) -> FeatureValues:
+    if name in _OF_EIGEN:
+        return _OF_EIGEN[name]
     if name in _SETS:
         raise InputError(f"market.own_features names '{name}', which is a feature set: write market.features={name}.")
     found = {point.value: point for point in entry_points(group=_GROUP, name=name)}

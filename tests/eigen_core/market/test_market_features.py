@@ -294,3 +294,21 @@ def test_plan_without_data_knows_functions_and_refuses_columns(tmp_path: Path, m
     assert PanelDimensions.of_shape(config, 500, 3, 3).features == len(feature_names("returns", True, True)) + 3
     with pytest.raises(InputError, match="number of features is not known without the data"):
         PanelDimensions.of_shape(small_config(features="columns"), 500, 3, 3)
+
+
+def test_the_clock_tells_the_time_of_day_and_of_the_week_at_which_a_bar_ends(tmp_path: Path) -> None:
+    opened = pd.date_range("2024-01-01", periods=700, freq="1h", tz="UTC")
+    generator = np.random.default_rng(2)
+    close = 50.0 * np.exp(np.cumsum(generator.normal(0.0, 0.01, len(opened))))
+    table = pd.DataFrame({"date": opened, "symbol": "A", "open": close, "high": close, "low": close, "close": close})
+    write_csv(tmp_path / "p.csv", table.assign(volume=1.0))
+    config = small_config(tmp_path / "p.csv", own_features=["clock"], bar_stamp="open")
+    panel = build_panel(config, tmp_path / "cache")[0]
+    ends = opened + pd.Timedelta("1h")
+    of_day, of_week = (ends.hour / 24.0).to_numpy(), ((ends.dayofweek * 24 + ends.hour) / 168.0).to_numpy()
+    for name, turns in (("day", of_day), ("week", of_week)):
+        for shape, function in (("sine", np.sin), ("cosine", np.cos)):
+            found = panel.features[:, 0, panel.feature_names.index(f"clock.{name}_{shape}")]
+            expected = function(2.0 * np.pi * turns)
+            trained = expected[: panel.splits.train.stop]
+            np.testing.assert_allclose(found, (expected - trained.mean()) / trained.std(), atol=1e-6)
