@@ -155,7 +155,7 @@ def kept_tests(file: Path, run: Run, split: Split) -> pd.DataFrame:
     """Return `play_tests` of a finished run, which is kept in a file and read again unless it is damaged."""
     if file.exists():
         try:
-            with open_regular_file(file) as opened:
+            with open_regular_file(file, follow=False) as opened:
                 table = pd.read_parquet(BytesIO(opened.read(_MOST_BYTES)), columns=list(_TABLE))
             known = np.isfinite(table[list(_NUMBERS)].to_numpy(np.float64)).all()
             if known and tuple(table["group"].unique()) == split.tests:

@@ -94,10 +94,10 @@ def smallest_edges(config: Config, panel: Panel) -> tuple[list[EdgesHeld], str]:
         shown = max(detectable * error, cost + float(ndtri(POWER)) * error) / (1.0 - 0.5 * days / holdout_bars)
         rows.append(EdgesHeld(days, round(trades), shown / gain, cost / gain))
     if not rows:
-        return [], "With so few holdout days, assets or prices nobody can say which edges could be shown."
+        return [], "With so few holdout bars, assets or prices nobody can say which edges could be shown."
     return rows, (
         f"Breadth, independent assets ({independent:.0f} for the {assets} here) times holding times, makes an edge "
-        "visible: more days alone leave the IC that pays the costs as it is."
+        "visible: more bars alone leave the IC that pays the costs as it is."
     )
 
 

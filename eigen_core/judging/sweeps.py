@@ -323,8 +323,9 @@ class Choice:
         else:
             anything = (
                 f"Is there anything at all? With a probability of {percent(self.deflated)} the Sharpe ratio of trial "
-                f"{self.best.number} beyond equal weight is above the best that luck gives to {trials}, so alike that "
-                f"they count as {self.effective:.1f}; {percent(1.0 - SIGNIFICANCE, 0)} would show skill."
+                f"{self.best.number} beyond equal weight is above the best that luck gives to {trials}"
+                f"{f', so alike that they count as {self.effective:.1f}' if self.trials > 1 else ''}; "
+                f"{percent(1.0 - SIGNIFICANCE, 0)} would show skill."
             )
         if self.overfitting is None:
             choosing = f"Was choosing worth anything? {trials} on {self.bars:,} bars cannot tell."
@@ -460,11 +461,11 @@ def load_sweep(store: str, name: str) -> tuple[Sweep, list[TrialResult]]:
     try:
         study = optuna.load_study(study_name=name, storage=f"sqlite:///{path}")
         stored = {"cv": None, "objective": "score"} | study.user_attrs[_DEFINITION]
-    except (KeyError, SQLAlchemyError) as error:
+        folds = None if stored["cv"] is None else CrossValidation.of(**stored["cv"])
+        config = config_from_stored(stored["config"], {"checkpoint": {"store": store}})
+        definition = Definition(config, stored["vary"], stored["seeds"], stored["prune"], folds, stored["objective"])
+    except (KeyError, TypeError, ValueError, RuntimeError, SQLAlchemyError) as error:
         raise InputError(f"{path} holds no study of sweep '{name}': restore a copy of it.") from error
-    config = config_from_stored(stored["config"], {"checkpoint": {"store": store}})
-    folds = None if stored["cv"] is None else CrossValidation.of(*stored["cv"].values())
-    definition = Definition(config, stored["vary"], stored["seeds"], stored["prune"], folds, stored["objective"])
     splits = [] if folds is None else [Split(number, tests, ()) for number, tests in enumerate(folds.tests)]
     sweep = Sweep(name, definition, splits)
     return sweep, results_of(sweep, study.trials)

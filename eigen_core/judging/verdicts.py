@@ -193,8 +193,8 @@ def _sentence(played: SpanResult, claim: Claim, matched: float, reason: str, mis
         f"{change(100.0 * basket, 1)} %"
     )
     if len(played.curve.dates) < FEWEST_DAYS:
-        days = count(len(played.curve.dates), "day")
-        return f"too few days for a verdict: {days}, and it needs {FEWEST_DAYS} or more; {earned} ({after})."
+        found = f"{played.curve.length}, and it needs {FEWEST_DAYS} or more"
+        return f"too few days for a verdict: {found}; {earned} ({after})."
     if excess is None:
         return f"no skill shown: it made fewer than two trades ({after})."
     against = "the market"

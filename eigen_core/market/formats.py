@@ -347,6 +347,11 @@ def dates_of(ends: Days) -> Days:
     return ends if ends.dtype == "datetime64[D]" else (ends - np.timedelta64(1, "s")).astype("datetime64[D]")
 
 
+def unit_of(dates: Days) -> str:
+    """Return what a row with one of these dates is called: a day, or a bar (within a day)."""
+    return "day" if dates.dtype == "datetime64[D]" else "bar"
+
+
 def _timestamps(values: ArrayLike, offsets: float | NDArray[np.float64]) -> pd.DataFrame:
     return pd.DataFrame({"timestamp": np.asarray(values).astype("datetime64[s]"), "offset": offsets, "valid": True})
 

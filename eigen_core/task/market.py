@@ -10,8 +10,10 @@ from torch import Tensor
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import Excess
+from eigen_core.common.text import count
 from eigen_core.config import Config, CounterfactualConfig
 from eigen_core.machine.gpu import CapturedStep, on_device
+from eigen_core.market.formats import unit_of
 from eigen_core.market.panel import Panel
 from eigen_core.networks.actions import ExpectedOutcomes, market_actions
 from eigen_core.networks.encoders import FirstDay
@@ -100,20 +102,20 @@ class MarketTask(PanelTask):
 
     @staticmethod
     def warnings(config: Config, panel: Panel) -> Sequence[str]:
-        held, purchases = config.trading.holding_bars, config.trading.purchases_per_bar
+        purchases, unit = config.trading.purchases_per_bar, unit_of(panel.dates)
         warnings = PanelTask.warnings(config, panel)
+        seconds = float(np.median(np.diff(panel.dates) / np.timedelta64(1, "s"))) if panel.days > 1 else 0.0
+        between = max(1, round((config.trading.seconds_between_decisions or 0) / max(seconds, 1.0)))
+        held = -(-config.trading.holding_bars // between)
         if panel.assets == 1 or panel.assets > held * purchases:
             return warnings
-        if purchases == 1:
-            often, hold = "one purchase a day", "Hold for fewer days than there are assets"
-        else:
-            often = f"{purchases:,} purchases a day (trading.purchases_per_bar)"
-            hold = "Buy fewer a day or hold for fewer days, so that these two multiplied are below the number of assets"
+        often = f"{count(purchases, 'purchase')} a {unit if between == 1 else 'decision'}"
         return (
             *warnings,
-            f"With {often} and positions of up to {held:,} days (trading.holding_bars), any of the "
-            f"{panel.assets:,} assets that is not held is soon bought: agents choose when to buy, but hardly "
-            f"which asset. {hold}, or trade more assets.",
+            f"With {often} (trading.purchases_per_bar) and positions of up to "
+            f"{count(config.trading.holding_bars, unit)} (trading.holding_bars), any of the {panel.assets:,} assets "
+            "that is not held is soon bought: agents choose when to buy, but hardly which asset. Buy fewer or hold for "
+            "a shorter time, so that it has fewer purchases than there are assets, or trade more assets.",
         )
 
     @torch.no_grad()

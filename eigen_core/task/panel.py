@@ -15,7 +15,7 @@ from eigen_core.checkpoint.replay_shards import Ring
 from eigen_core.common.errors import InputError
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.records import Excess
-from eigen_core.common.text import FLOAT32_BYTES
+from eigen_core.common.text import FLOAT32_BYTES, count
 from eigen_core.config import BatchSamplingConfig, Config, CounterfactualConfig, MarketConfig, OffPolicyConfig
 from eigen_core.config.learning import batch_setting, known_return_weight
 from eigen_core.machine.performance import columns_at_once
@@ -23,6 +23,7 @@ from eigen_core.market import build_panel
 from eigen_core.market.bars import SECONDS
 from eigen_core.market.build import TrainingDays
 from eigen_core.market.features import feature_functions, feature_names
+from eigen_core.market.formats import unit_of
 from eigen_core.market.panel import Panel, Splits, panel_of_prices
 from eigen_core.networks.actions import AssetActions, LinearStart
 from eigen_core.networks.agent import AgentNetwork, MarketEmbedding
@@ -76,6 +77,8 @@ class PanelDimensions:
     columns: int
     assets: int
     features: int
+    unit: str = "day"
+    """What a row is called: a day or a bar."""
 
     @classmethod
     def of_shape(cls, config: Config, days: int, columns: int, assets: int) -> "PanelDimensions":
@@ -92,7 +95,8 @@ class PanelDimensions:
 
     def __str__(self) -> str:
         return (
-            f"{self.days:,} days, {self.columns:,} columns, {self.assets:,} of them tradable, {self.features} features"
+            f"{count(self.days, self.unit)}, {self.columns:,} columns, {self.assets:,} of them tradable, "
+            f"{self.features} features"
         )
 
 
@@ -219,9 +223,10 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
     def open_data(cls, config: Config) -> TaskData:
         panel, report = build_panel(config)
         require_scale(config, panel.splits, cls.steps(config))
-        dimensions = PanelDimensions(panel.days, panel.columns, panel.assets, len(panel.feature_names))
-        year = periods_per_year(panel.dates, config.account)
-        calendar = f"A year has {year} trading days: metrics are annualised by this number (account.periods_per_year)."
+        unit = unit_of(panel.dates)
+        dimensions = PanelDimensions(panel.days, panel.columns, panel.assets, len(panel.feature_names), unit)
+        year = count(periods_per_year(panel.dates, config.account), "trading day" if unit == "day" else unit)
+        calendar = f"A year has {year}: metrics are annualised by this number (account.periods_per_year)."
         lines = (*report.lines(config.trading), calendar, *cls.warnings(config, panel))
         dates, splits = panel.dates, panel.splits
         named = [("train", piece) for piece in splits.pieces] + [("test", group) for group in splits.tests]

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from eigen_core.common.text import count
 from eigen_core.config import AccountConfig
-from eigen_core.market.formats import dates_of
+from eigen_core.market.formats import dates_of, unit_of
 
 Values = NDArray[np.float64]
 
@@ -42,6 +43,11 @@ class EquityCurve:
     def days(self) -> str:
         """The first and the last day: "2012-01-03 to 2013-12-31"."""
         return f"{self.dates[0]} to {self.dates[-1]}"
+
+    @property
+    def length(self) -> str:
+        """The number of days or bars: "1,250 days"."""
+        return count(len(self.dates), unit_of(self.dates))
 
     @property
     def returns(self) -> Values:

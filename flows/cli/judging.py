@@ -144,13 +144,15 @@ def _won(trades: "pd.DataFrame") -> float | None:
 
 
 def print_backtest(console: Console, found: "Backtest", folder: Path) -> None:
+    from eigen_core.market.formats import unit_of
+
     curve, trades, excess = found.curve, found.trades, found.excess
     who = found.agent if found.agent == "champion" else f"agent {found.agent}"
     who = f"{found.agent} ({found.agents} agents)" if found.agents > 1 else who
     print_line(
         console,
         (f"{who} of run {found.run}, generation {found.generation}, {curve.days}", "bold"),
-        f" ({found.span}, {len(curve.dates):,} days)",
+        f" ({found.span}, {curve.length})",
     )
     print_line(console, found.verdict.sentence[0].upper(), found.verdict.sentence[1:])
     _print_warnings(console, [found])
@@ -168,7 +170,8 @@ def print_backtest(console: Console, found: "Backtest", folder: Path) -> None:
         if found.by_timing:
             market = "buying on any day" if excess.per == "trade" else "the same exposure on all days"
         print_fact(console, "excess", f"{excess} beyond {market}")
-    print_fact(console, "a year", f"{found.periods_per_year} days of trading, by which figures are annualised")
+    year = count(found.periods_per_year, unit_of(curve.dates))
+    print_fact(console, "a year", f"{year} of trading, by which figures are annualised")
     print_fact(console, "tables", str(folder))
 
 

@@ -94,7 +94,8 @@ def _print_whole_plan(
     rows, sentence = edges
     if rows:
         print_line(console, "Smallest information coefficients (IC) that the holdout shows, and that pay their costs:")
-        table = PlainTable("days held", "trades", "IC shown", "IC that pays")
+        unit = "day" if run_plan.data.dimensions is None else run_plan.data.dimensions.unit
+        table = PlainTable(f"{unit}s held", "trades", "IC shown", "IC that pays")
         for row in rows:
             table.add_row(f"{row.holding_bars}", f"{row.trades:,}", f"{row.shown:.3f}", f"{row.pays:.3f}")
         table.print(console)

@@ -242,7 +242,8 @@ def print_results(console: Console, sweep: "Sweep", results: Sequence["TrialResu
     table = PlainTable(*headers, left=(objective, "settings"), least_important=("generations",))
     for one in results:
         value = one.state if one.value is None else _shown(sweep, one.value)
-        generations = " + ".join(str(len(champions)) for champions in one.champions.values())
+        of_runs = Counter(len(champions) for champions in one.champions.values())
+        generations = " + ".join(f"{runs} x {number}" if runs > 1 else f"{number}" for number, runs in of_runs.items())
         table.add_row(str(one.number), value + _spread(sweep, one), generations, _in_words(one.settings))
     table.print(console)
     finished = sum(one.value is not None for one in results)

@@ -107,7 +107,7 @@ def test_what_cannot_be_estimated_is_a_sentence() -> None:
         smallest_edges(short := config_with(7, **few), market_with(short)),
         smallest_edges(config, panel_of(flat, flat, flat)),
     ):
-        assert unclear == ([], "With so few holdout days, assets or prices nobody can say which edges could be shown.")
+        assert unclear == ([], "With so few holdout bars, assets or prices nobody can say which edges could be shown.")
     # Filled at the next close and due at the same: prices cannot change.
     assert smallest_edges(closing := config_with(fill="next_close"), market_with(closing))[0][0].holding_bars == 2
 

@@ -31,7 +31,7 @@ def test_a_run_on_bars_from_training_to_orders(tmp_path: Path, monkeypatch: pyte
     run = ["--run", "coins", "--store", "store"]
     trained = eigen("train", *run, "--data", "coins", *settings, "--generations", "1", code=0).output
     assert "Bars of 5m" in trained
-    assert "A year has 105120 " in trained
+    assert "A year has 105,120 " in trained
     eigen("resume", "coins", "--store", "store", "--generations", "2", code=0)
     assert document("show", "coins", "--store", "store")["generation"] == 2
     judged = document("backtest", "coins", "--store", "store", "--slice", "2024-03-06:2024-03-06")

@@ -43,7 +43,7 @@ def test_the_json_has_these_keys_and_adds_up() -> None:
     planned = document("plan", *ENOUGH)
     assert set(planned) == PLANNED_KEYS
     assert planned["preset"] == "quickstart"
-    assert planned["panel"] == {"days": 8_313, "columns": 20, "assets": 20, "features": 13}
+    assert planned["panel"] == {"days": 8_313, "columns": 20, "assets": 20, "features": 13, "unit": "day"}
     assert all(list(part) == PART_KEYS for part in planned["parts"])
     for phase, peak in planned["phases"].items():
         assert peak["host_bytes"] == sum(part["host_bytes"] for part in planned["parts"] if phase in part["phases"])
@@ -94,7 +94,7 @@ def test_a_shape_is_planned_without_data(folder: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("eigen_core.task.panel.build_panel", lambda _: pytest.fail("data were read"))
     shape = ["--columns", "60", "--assets", "20", "--days", "2000"]
     planned = document("plan", "--preset", "eigen2", "--set", "network.encoder=filter_bank", *shape, *ENOUGH)
-    assert planned["panel"] == {"days": 2_000, "columns": 60, "assets": 20, "features": 15}
+    assert planned["panel"] == {"days": 2_000, "columns": 60, "assets": 20, "features": 15, "unit": "day"}
     assert planned["measured"] is not None
     assert planned["smallest_edges"] == {"rows": [], "sentence": ""}
     assert list(folder.iterdir()) == []
