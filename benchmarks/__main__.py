@@ -15,7 +15,7 @@ BENCHMARKS = (
     "checkpoints",
     "pauses",
     "baselines",
-    "halts",
+    "axes",
     "overhead",
     "memoryplan",
     "claims",

@@ -26,6 +26,7 @@ from eigen_core.networks.layout import ParameterLayout, Parameters
 from eigen_core.networks.policies import Heads
 from eigen_core.networks.population import agent_groups, initial_weights
 from eigen_core.task import task_class
+from eigen_core.task.panel import day_runs
 from eigen_core.task.portfolio import decide_scores
 from eigen_core.trading.baselines import (
     MatchedTraders,
@@ -41,6 +42,7 @@ from eigen_core.trading.equity import EquityCurve, Values, periods_per_year
 from eigen_core.trading.excess import alpha_of_days, excess_of_days, excess_of_trades
 from eigen_core.trading.metrics import Metrics, compute_metrics, gain_by_asset
 from eigen_core.trading.order_fills import OrderCosts, fill_offset
+from eigen_core.trading.orders import decides
 from eigen_core.trading.portfolio import (
     WeightsAccounts,
     changes_to_weights,
@@ -363,25 +365,28 @@ class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
 
 
 def _prepared_days(
-    network: AgentNetwork, weights: Tensor, span: range, times: Tensor, at_once: int
+    network: AgentNetwork, weights: Tensor, first_day: int, decided: NDArray[np.int64], times: Tensor, at_once: int
 ) -> Iterator[tuple[Parameters, Tensor]]:
-    """Yield the actors' parameters and the result of `AgentNetwork.prepare_actor` for each day of a span.
+    """Yield the actors' parameters and the result of `AgentNetwork.prepare_actor` for days of a span.
 
-    Results are computed for `at_once` days at a time. `times` has the observed time in the episode (`episode_times`) of
-    each of these days, or one for all.
+    The days `decided`, which increase, are counted from `first_day`. Days in a row are computed together, at most
+    `at_once`. `times` has the observed time in the episode (`episode_times`) of the span's first days, after which it
+    begins anew.
     """
     critic = network.critic_layout.views(weights[:, : network.critic_layout.size])
     actor = network.actor_layout.views(weights[:, network.critic_layout.size :])
-    for first in range(span.start, span.stop, at_once):
-        days = min(at_once, span.stop - first)
-        prepared = network.prepare_actor(actor, network.encode_block(critic, first, days), times[:days])
-        for day in range(days):
-            yield actor, prepared[:, day : day + 1]
+    for run in day_runs(decided, 1, network.days_before):
+        for first in range(run.start, run.stop, at_once):
+            days = np.arange(first, min(first + at_once, run.stop))
+            encoded = network.encode_block(critic, first_day + first, len(days))
+            prepared = network.prepare_actor(actor, encoded, times[days % len(times)])
+            for index in np.flatnonzero(np.isin(days, decided)):
+                yield actor, prepared[:, index : index + 1]
 
 
-def _concat_trades(parts: Sequence[DecidedTrades], axis: int = 0) -> DecidedTrades:
+def _concat_trades(parts: Sequence[DecidedTrades]) -> DecidedTrades:
     names = [field.name for field in fields(DecidedTrades)]
-    return DecidedTrades(**{name: np.concatenate([getattr(part, name) for part in parts], axis) for name in names})
+    return DecidedTrades(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
 
 
 class MarketBacktest(TaskBacktest[DecidedTrades, TradedAccounts]):
@@ -420,7 +425,6 @@ class MarketBacktest(TaskBacktest[DecidedTrades, TradedAccounts]):
         known = prices_of_span(_with_a_day_at_the_last_close(self._prices), known_days, holding_bars)
         own = weights.to(self.device)[None]
         decided = decide_trades(self._network, known, config, own, span)
-        decided = _concat_trades([decided, DecidedTrades.none(1, 1, decided.asset.shape[2])], axis=1)
         dates = np.append(self._dates(span), panel.dates[-1] + np.diff(panel.dates).min())
         closes = known.last_close[: len(known_days)].cpu().numpy()
         accounts = trade_accounts(decided, known, dates, config.trading, config.account)
@@ -428,11 +432,12 @@ class MarketBacktest(TaskBacktest[DecidedTrades, TradedAccounts]):
         last, shares, costs = len(span) - 1, accounts.shares[0], OrderCosts.of(config.trading)
         sessions = known.session[: len(span)].cpu().numpy()
         assets, targets, entries = decided.asset[0], decided.target[0], decided.entry[0]
-        bought = [(int(day), int(purchase)) for day, purchase in np.argwhere(shares > 0.0)]
-        held = [made for made in bought if made[0] < last < decided.exit_day[0][made]]
+        bought = [(int(decision), int(purchase)) for decision, purchase in np.argwhere(shares > 0.0)]
+        day = decided.day[0].tolist()
+        held = [made for made in bought if day[made[0]] < last < decided.exit_day[0][made]]
         orders = []
-        for made in [*(made for made in bought if made[0] == last), *held]:
-            buys = made[0] == last
+        for made in [*(made for made in bought if day[made[0]] == last), *held]:
+            buys = day[made[0]] == last
             price = entries[made] if buys else targets[made]
             orders.append(
                 Order(
@@ -442,7 +447,7 @@ class MarketBacktest(TaskBacktest[DecidedTrades, TradedAccounts]):
                     money=float(accounts.paid[0][made] if buys else costs.received(shares[made] * price)),
                     price=float(price),
                     target=float(targets[made]),
-                    latest_exit=_latest_exit(panel, sessions, made[0], int(assets[made]), holding_bars),
+                    latest_exit=_latest_exit(panel, sessions, day[made[0]], int(assets[made]), holding_bars),
                 )
             )
         positions = [
@@ -451,7 +456,7 @@ class MarketBacktest(TaskBacktest[DecidedTrades, TradedAccounts]):
                 size=float(shares[made]),
                 entry=float(entries[made]),
                 worth=float(shares[made] * closes[last, assets[made]]),
-                decided=str(dates[made[0]]),
+                decided=str(dates[day[made[0]]]),
             )
             for made in held
         ]
@@ -459,7 +464,7 @@ class MarketBacktest(TaskBacktest[DecidedTrades, TradedAccounts]):
         cash = equity * (1.0 - float(accounts.exposure[0, last]))
         money: dict[str, dict[str, float]] = {str(date): {} for date in dates[:-1]}
         for made in bought:
-            money[str(dates[made[0]])][panel.symbols[assets[made]]] = float(accounts.paid[0][made])
+            money[str(dates[day[made[0]]])][panel.symbols[assets[made]]] = float(accounts.paid[0][made])
         return NextOrders(str(dates[last]), equity, cash, tuple(orders), tuple(positions), money)
 
 
@@ -473,7 +478,10 @@ def decide_trades(
     every `trading.trading_bars` days, as in training.
     """
     trading, agents = config.trading, len(weights)
-    every_day = _prepared_days(network, weights, span, episode_times(trading, weights.device), trading.trading_bars)
+    days = torch.arange(len(span), device=known.time.device)
+    decided = days[decides(known, trading, days)].cpu().numpy()
+    at_once, times = trading.trading_bars, episode_times(trading, weights.device)
+    every_day = _prepared_days(network, weights, span.start, decided, times[:at_once], at_once)
 
     def decide(_: int, portfolios: Tensor) -> tuple[Tensor, ...]:
         actor, prepared = next(every_day)
@@ -575,7 +583,7 @@ def decide_weights(
     """
     time, at_once = episode_times(config.trading, weights.device)[:1], config.trading.trading_bars
     decided, scores = [], None
-    for actor, prepared in _prepared_days(network, weights, span, time, at_once):
+    for actor, prepared in _prepared_days(network, weights, span.start, np.arange(len(span)), time, at_once):
         scores = decide_scores(network, actor, prepared, scores, None, ensemble=ensemble).scores
         decided.append(scores)
     tradable = torch.tensor(panel.close[span.start : span.stop] > 0.0, device=weights.device)

@@ -21,7 +21,7 @@ from eigen_core.networks.actions import (
     market_actions,
     outcome_shapes,
 )
-from eigen_core.networks.encoders import FirstDay, encoder_class, linear_inputs
+from eigen_core.networks.encoders import FirstDay, LinearInputs, encoder_class
 from eigen_core.networks.layout import (
     ParameterLayout,
     Parameters,
@@ -116,7 +116,7 @@ class AgentNetwork:
         self._start: LinearStart | None = None
         if config.network.linear_scales:
             outputs = heads.outcomes or 1
-            self._linear_inputs, _ = linear_inputs(features[:, : panel.assets], trained, config.network)
+            self._linear_inputs = LinearInputs(features[:, : panel.assets], trained, config.network)
             self._start = start or LinearStart.unknown(self._linear_inputs.shape[2], outputs)
             self.prepared_width += outputs
         self.box = self.actions.box
@@ -226,8 +226,7 @@ class AgentNetwork:
         hidden = linear(parameters, "actor.asset", market.assets) + shared[:, :, None]
         if self._start is None:
             return hidden
-        days, inputs = market.days, self._linear_inputs
-        inputs = inputs.index_select(0, days.flatten()).view(*days.shape, *inputs.shape[1:])
+        inputs = self._linear_inputs[market.days.flatten()].view(*market.days.shape, *self._linear_inputs.shape[1:])
         return torch.cat([hidden, linear(parameters, "actor.linear", inputs)], dim=-1)
 
     def policy(self, parameters: Parameters, prepared: Tensor, portfolio: Tensor | None) -> SquashedGaussian:

@@ -1,25 +1,24 @@
 """Where the linear part of actors begins (`network.linear_scales`): at a ridge regression on the training days."""
 
-from dataclasses import replace
-
 import numpy as np
 import torch
 
 from eigen_core.config import BatchLearnerConfig, Config
 from eigen_core.market.panel import Panel
 from eigen_core.networks.actions import LinearStart
-from eigen_core.networks.encoders import linear_inputs
+from eigen_core.networks.encoders import LinearInputs
 from eigen_core.task.outcome_table import OutcomeTable
 from eigen_core.trading.equity import Values
+from eigen_core.trading.prices import Prices
 from eigen_core.trading.ridge import fit_grouped_ridge
 
 _SMALLEST, _DIGITS = 1e-6, 6
 
 
-def linear_start(panel: Panel, config: Config, table: OutcomeTable | None = None) -> LinearStart | None:
+def linear_start(panel: Panel, prices: Prices, config: Config, table: OutcomeTable | None = None) -> LinearStart | None:
     """Return the linear part with which actors begin, a `fit_grouped_ridge`; None without `network.linear_scales`.
 
-    The score reads `linear_inputs`: the first, and a group of further ones if these predict better. For actors that
+    The score reads `LinearInputs`: the first, and a group of further ones if these predict better. For actors that
     predict the outcomes of `table`, it is multiplied by a number for each sale target: the slope of the target's
     rewards, scaled as learners see them, on the score, within days. It is fitted to the training days of `table`.
     Without any outcome there, all is 0.
@@ -27,15 +26,14 @@ def linear_start(panel: Panel, config: Config, table: OutcomeTable | None = None
     if not config.network.linear_scales:
         return None
     features = torch.tensor(panel.features[:, : panel.assets])
-    inputs, groups = linear_inputs(features, panel.splits.training_rows, config.network)
-    read = replace(panel, features=inputs.numpy())
-    score = fit_grouped_ridge(read, config, groups)
+    inputs = LinearInputs(features, panel.splits.training_rows, config.network)
+    score = fit_grouped_ridge(panel, prices, config, inputs, inputs.groups)
     coefficients = score.coefficients
     if np.isnan(score.intercept):
         return LinearStart.unknown(len(coefficients), 1 if table is None else table.rewards.shape[2])
     if table is None:
         return LinearStart(_rounded(coefficients[:, None]), _rounded(np.array([score.intercept])))
-    return _of_outcomes(coefficients, score.intercept, score.of(read), config, table)
+    return _of_outcomes(coefficients, score.intercept, score.of(panel, inputs), config, table)
 
 
 def _of_outcomes(

@@ -33,9 +33,7 @@ from eigen_core.task.panel import (
 from eigen_core.task.transitions import BlockSampler, rows_of, stored_rewards
 from eigen_core.trading.environment import (
     Decision,
-    DecisionInputs,
     EpisodeSummary,
-    HeldPrices,
     TradingEnvironment,
     trade_whole_episodes,
 )
@@ -51,7 +49,7 @@ class _Day(NamedTuple):
     time: Tensor
     portfolio: Tensor
     noise: Tensor | None
-    decision: DecisionInputs | None
+    decided: Tensor | None
 
 
 _COUNTED = ("trades", "wins", "idle_days", "fees")
@@ -73,9 +71,8 @@ class MarketTask(PanelTask):
             outcomes = OutcomeTable.of(self.prices, config.trading, torch.from_numpy(days), targets)
             scaled = config.network.linear_scales and config.network.linear_standardised
             self._outcomes = outcomes.standardised() if scaled else outcomes
-        start = linear_start(panel, config, self._outcomes)
+        start = linear_start(panel, self.prices, config, self._outcomes)
         super().__init__(config, panel, device, heads, market_actions(config, device), start)
-        self._held_prices = HeldPrices.of(self.prices, config.trading) if self.network.portfolio_values else None
         self._decisions = torch.arange(config.trading.trading_bars, device=device)
         self._require_decisions()
 
@@ -137,7 +134,7 @@ class MarketTask(PanelTask):
         self, encoded: EncodedEpisodes, starts: NDArray[np.int64], noise: Tensor | None, recorded: int
     ) -> tuple[Rollout, EpisodeSummary]:
         days, assets = self.episode_steps, self.prices.assets
-        environment = TradingEnvironment(self.prices, self._config.trading, held_prices=self._held_prices)
+        environment = TradingEnvironment(self.prices, self._config.trading)
         environment.reset(torch.tensor(starts).flatten())
         kept = (len(starts), recorded, days, assets)
         portfolios = torch.empty((*kept, self.network.portfolio_values), dtype=torch.float16, device=self._device)
@@ -148,13 +145,13 @@ class MarketTask(PanelTask):
             policy = self.network.policy(encoded.actor, prepared, day.portfolio.float())
             played = policy.play(day.noise)
             actions = played.actions.flatten(0, 1).unbind(-1)
-            return played.stored, None if day.decision is None else environment.decide(day.decision, *actions)
+            return played.stored, None if day.decided is None else environment.decide(day.decided, *actions)
 
         repeated = CapturedStep(decide, self._device, captures=self._config.cuda_graphs)
         for step in range(days):
             portfolio = environment.portfolio().reshape(*starts.shape, assets, -1)
             of_noise = None if noise is None else noise[:, :, step]
-            day = _Day(*encoded.of_step(step), portfolio, of_noise, environment.decision_inputs())
+            day = _Day(*encoded.of_step(step), portfolio, of_noise, environment.decision_days())
             chosen, decision = repeated(day)
             if recorded:
                 portfolios[:, :, step] = portfolio[:, :recorded]

@@ -37,6 +37,7 @@ from eigen_core.task.transitions import EPISODE_END, BlockSampler, check_rows, m
 from eigen_core.trading.baselines import fewest_days
 from eigen_core.trading.environment import episode_times
 from eigen_core.trading.equity import periods_per_year
+from eigen_core.trading.prices import Prices
 from eigen_core.trading.ridge import relative_gains
 
 _SMALLEST = 1e-12
@@ -154,7 +155,7 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
         self._episode_times = episode_times(config.trading, device)
         self._known_returns: tuple[Tensor, Tensor] | None = None
         if known_return_weight(config.learner):
-            gains, known, ended = relative_gains(panel, config.trading)
+            gains, known, ended = relative_gains(panel, Prices.of_panel(panel, torch.device("cpu")), config.trading)
             known &= ended < panel.splits.train.stop
             returns = np.where(known, gains, 0.0) / max(float(gains[known].std()) if known.any() else 0.0, _SMALLEST)
             self._known_returns = torch.tensor(returns).float().to(device), torch.tensor(known).to(device)

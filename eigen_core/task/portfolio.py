@@ -106,8 +106,9 @@ class PortfolioTask(PanelTask):
     """
 
     def __init__(self, config: Config, panel: Panel, device: torch.device, heads: Heads) -> None:
-        super().__init__(config, panel, device, heads, portfolio_actions(config, device), linear_start(panel, config))
         prices = Prices.of_panel(panel, device)
+        start = linear_start(panel, prices, config)
+        super().__init__(config, panel, device, heads, portfolio_actions(config, device), start)
         self._tradable = prices.tradable
         self._rebalancing = Rebalancing.of(prices, config.trading)
         if config.trading.delisting_loss is None and config.portfolio.short > 0.0 and not self._tradable.all():

@@ -3,7 +3,7 @@
 A span is a range of days, rows of the prices; K is `trading.purchases_per_bar`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -14,12 +14,12 @@ from torch import Tensor
 
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import AccountConfig, Config, TradingConfig
-from eigen_core.trading.equity import Accounts, EquityCurve, Values, periods_per_year
+from eigen_core.trading.equity import EquityCurve, Values, periods_per_year
 from eigen_core.trading.order_fills import OrderCosts, ended_by, fill_offset
 from eigen_core.trading.orders import batch_slices
 from eigen_core.trading.portfolio import equal_weights_like, weights_accounts
 from eigen_core.trading.prices import Prices, prices_of_span
-from eigen_core.trading.trades import DecidedTrades, trade_accounts, trade_day_by_day
+from eigen_core.trading.trades import DecidedTrades, last_equity, trade_accounts, trade_day_by_day
 
 _MONTHS, _INDICATOR_DAYS = 12, 120
 FEWEST_SHIFTS = 19
@@ -131,8 +131,7 @@ def trades_by_score(known: Prices, trading: TradingConfig, score: Values, target
         chosen = free & (score >= score.topk(number).values[-1])
         return torch.where(chosen, coefficient, 0.0).unsqueeze(0), targets
 
-    seeing = trading.model_copy(update={"observe_portfolio": True})
-    return trade_day_by_day(known, seeing, len(scores), 1, decide)
+    return trade_day_by_day(known, trading, len(scores), 1, decide)
 
 
 @dataclass(frozen=True)
@@ -168,15 +167,14 @@ def _earnings(
     config: Config,
 ) -> Values:
     """Return the total return of each draw; groups: trades `[draws x agents, ...]`, weights `[draws, agents, ...]`."""
-    settings = share_of_capital(config.account, agents)
+    rules = known, dates, config.trading, share_of_capital(config.account, agents)
     finals = [np.empty(0)]
     for group in groups:
-        accounts: Accounts
         if isinstance(group, DecidedTrades):
-            accounts = trade_accounts(group, known, dates, config.trading, settings)
+            equity = last_equity(group, *rules)
         else:
-            accounts = weights_accounts(group.reshape(-1, *group.shape[-2:]), known, dates, config.trading, settings)
-        finals.append(accounts.equity[:, -1].reshape(-1, agents).sum(axis=1))
+            equity = weights_accounts(group.reshape(-1, *group.shape[-2:]), *rules).equity[:, -1]
+        finals.append(equity.reshape(-1, agents).sum(axis=1))
     return np.concatenate(finals) / config.account.capital - 1.0
 
 
@@ -191,12 +189,13 @@ def play_matched_traders(
     """Return the returns of `matched_traders` if agents decide on trades, of `permuted_weights` if on weights.
 
     Args:
-        decided: agents' trades, `[agents, days, K]`, or weights, float64 `[agents, days, assets]`; capitals are equal.
+        decided: agents' trades, `[agents, decisions, K]`, or weights, float64 `[agents, days, assets]`, of the same
+            capital.
         known, dates: prices of the span, as `prices_of_span` returns them, and its dates, datetime64[D].
         key: text that, with `config.seed`, seeds the draws, such as the name of the agents.
     """
     if isinstance(decided, DecidedTrades):
-        traders = matched_traders(decided, known, config.trading, draws, config.seed, key)
+        traders = matched_traders(decided.with_a_trade(), known, config.trading, draws, config.seed, key)
         return MatchedTraders(_earnings(traders, len(decided.asset), known, dates, config), _TRADERS)
     permuted = permuted_weights(decided, known.tradable[: len(dates)].cpu().numpy(), draws, config.seed, key)
     return MatchedTraders(_earnings(permuted, len(decided), known, dates, config), _PORTFOLIOS)
@@ -205,7 +204,7 @@ def play_matched_traders(
 def matched_traders(
     trades: DecidedTrades, known: Prices, trading: TradingConfig, draws: int, seed: int, key: str
 ) -> Iterator[DecidedTrades]:
-    """Yield `draws` random traders for each agent of `trades`, in batches: `[traders x agents, days, K]`.
+    """Yield `draws` random traders for each agent of `trades`, in batches: `[traders x agents, decisions, K]`.
 
     A matched trader makes as many trades as its agent, decided on the same days, of the same sizes, with sales due on
     the same days; only the assets are random. So both earn the same from the market's move and from their exposure.
@@ -216,50 +215,76 @@ def matched_traders(
     asset on the same day, their traders buy the same asset too unless one of them holds it: so the accounts of traders
     are as correlated as those of their agents. `seed` and `key` seed the random numbers.
     """
-    for part in batch_slices(draws, trades.asset.size):
-        generator = keyed_generator(seed, part.start, "backtest", key, "matched traders")
-        yield _draw_traders(trades, known, trading, len(range(draws)[part]), generator)
+    agents, _, purchases = trades.asset.shape
+    # Parts of the draws have generators of their own, which draw for all days of the span.
+    parts = batch_slices(draws, agents * purchases * int(known.last_day[0] + 1))
+    for some in batch_slices(len(parts), len(range(draws)[parts[0]]) * _values_of(trades)) if parts else ():
+        generators = [keyed_generator(seed, part.start, "backtest", key, "matched traders") for part in parts[some]]
+        yield _draw_traders(trades, known, trading, [len(range(draws)[part]) for part in parts[some]], generators)
 
 
 def _draw_traders(
-    trades: DecidedTrades, known: Prices, trading: TradingConfig, traders: int, generator: np.random.Generator
+    trades: DecidedTrades,
+    known: Prices,
+    trading: TradingConfig,
+    traders: Sequence[int],
+    generators: Sequence[np.random.Generator],
 ) -> DecidedTrades:
     fills = known.fills(trading)
     entries, sale_days = fills.entry.cpu().numpy(), fills.sale_day.cpu().numpy()
-    agents, days, purchases = trades.asset.shape
+    agents, decisions, purchases = trades.asset.shape
     due_day = trades.due_day(fills)
     due = np.clip(due_day, 0, known.days - 1)
-    rows, agent = np.arange(traders)[:, None], np.arange(agents)
-    asset = np.full((traders, agents, days, purchases), -1)
-    free_from = np.zeros((traders, agents, known.assets), dtype=np.int64)
-    available = ~np.isnan(entries)
-    for day in range(days):
+    rows, agent = np.arange(sum(traders))[:, None], np.arange(agents)
+    asset = np.full((len(rows), agents, decisions, purchases), -1)
+    free_from = np.zeros((len(rows), agents, known.assets), dtype=np.int64)
+    available, drawn = ~np.isnan(entries), 0
+    for index, day in enumerate(trades.day[0].tolist()):
         # Assets lie on a circle in random order; a trader takes the next free asset after a random point. The
         # point belongs to the agent's asset, so that agents that buy the same asset are matched by the same asset.
-        points, starts = generator.random((2, traders, known.assets))
+        points, starts = np.concatenate(
+            [_numbers_of_day(*pair, known.assets, day - drawn) for pair in zip(generators, traders, strict=True)],
+            axis=1,
+        )
+        drawn = day + 1
         for purchase in range(purchases):
-            bought = trades.asset[:, day, purchase]
+            bought = trades.asset[:, index, purchase]
             free = available[day] & (free_from <= day)
             ahead = (points[:, None] - starts[:, np.maximum(bought, 0), None]) % 1.0
             chosen = np.where(free, ahead, np.inf).argmin(axis=2)
             buys = (bought >= 0) & free.any(axis=2)
-            asset[:, :, day, purchase] = np.where(buys, chosen, -1)
-            sold = sale_days[due[:, day, purchase], chosen]
+            asset[:, :, index, purchase] = np.where(buys, chosen, -1)
+            sold = sale_days[due[:, index, purchase], chosen]
             free_from[rows, agent, chosen] = np.where(buys, sold, free_from[rows, agent, chosen])
-    return _trades_at_close(asset, due_day, trades.coefficient, known, trading)
+    return _trades_at_close(trades.day, asset, due_day, trades.coefficient, known, trading)
+
+
+def _numbers_of_day(generator: np.random.Generator, traders: int, assets: int, skipped: int) -> Values:
+    """Return the random numbers of a day, `[2, traders, assets]`, after those of `skipped` days."""
+    generator.bit_generator.random_raw(2 * traders * assets * skipped, output=False)
+    return generator.random((2, traders, assets))
+
+
+def _values_of(trades: DecidedTrades) -> int:
+    return max(trades.asset.size, 1) * len(vars(trades))
 
 
 def _trades_at_close(
-    asset: NDArray[np.int64], due_day: NDArray[np.int64], coefficient: Values, known: Prices, trading: TradingConfig
+    day: NDArray[np.int64],
+    asset: NDArray[np.int64],
+    due_day: NDArray[np.int64],
+    coefficient: Values,
+    known: Prices,
+    trading: TradingConfig,
 ) -> DecidedTrades:
-    """Return trades without a target, whose sale is due at a close (`Fills`): `[traders x agents, days, K]`.
+    """Return trades without a target, whose sale is due at a close (`Fills`): `[traders x agents, decisions, K]`.
 
-    `asset` (-1: no trade) is `[traders, agents, days, K]`, `due_day` and `coefficient` too, or `[agents, days, K]`.
+    `asset` (-1: no trade) is `[traders, agents, decisions, K]`; `day` (without K), `due_day` and `coefficient` too, or
+    `[agents, decisions, K]`.
     """
     fills = known.fills(trading)
     entries, sales, sale_days = (values.cpu().numpy() for values in (fills.entry, fills.sale, fills.sale_day))
-    shape = asset.shape
-    decided, due = np.arange(shape[-2])[:, None], np.clip(due_day, 0, known.days - 1)
+    shape, decided, due = asset.shape, day[..., None], np.clip(due_day, 0, known.days - 1)
     column = np.maximum(asset, 0)
     opened = ~torch.isnan(known.open).cpu().numpy() & (trading.fill == "next_open")
     columns: dict[str, NDArray[Any]] = {
@@ -273,7 +298,8 @@ def _trades_at_close(
         "delisted": fills.sale_delisted.cpu().numpy()[due, column],
         "at_open": opened[decided + fill_offset(trading), column],
     }
-    return DecidedTrades(**{name: values.reshape(-1, *shape[-2:]) for name, values in columns.items()})
+    every = np.broadcast_to(day, shape[:-1]).reshape(-1, shape[-2])
+    return DecidedTrades(day=every, **{name: values.reshape(-1, *shape[-2:]) for name, values in columns.items()})
 
 
 def permuted_weights(weights: Values, tradable: NDArray[np.bool_], draws: int, seed: int, key: str) -> Iterator[Values]:
@@ -359,8 +385,8 @@ def play_shifted(
         return (shifts[part] for part in batch_slices(len(shifts), cells))
 
     if isinstance(decided, DecidedTrades):
-        agents = len(decided.asset)
-        trades = (_shift_trades(decided, known, config.trading, part) for part in batches(decided.asset.size))
+        made, agents = decided.with_a_trade(), len(decided.asset)
+        trades = (_shift_trades(made, len(dates), known, config.trading, part) for part in batches(_values_of(made)))
         return MatchedTraders(_earnings(trades, agents, known, dates, config), _SHIFTS)
     tradable = known.tradable[: len(dates)].cpu().numpy()
     weights = (_shift_weights(decided, tradable, part) for part in batches(decided.size))
@@ -368,14 +394,12 @@ def play_shifted(
 
 
 def _shift_trades(
-    trades: DecidedTrades, known: Prices, trading: TradingConfig, shifts: NDArray[np.int64]
+    trades: DecidedTrades, days: int, known: Prices, trading: TradingConfig, shifts: NDArray[np.int64]
 ) -> DecidedTrades:
-    fills, decided = known.fills(trading), np.arange(trades.asset.shape[1])[:, None]
-    asset = _shift(trades.asset, shifts)
-    filled = (asset >= 0) & ~np.isnan(fills.entry.cpu().numpy()[decided, np.maximum(asset, 0)])
-    due_day = np.where(filled, decided + _shift(trades.due_day(fills) - decided, shifts), -1)
-    coefficient = _shift(trades.coefficient, shifts)
-    return _trades_at_close(np.where(filled, asset, -1), due_day, coefficient, known, trading)
+    fills, day = known.fills(trading), (trades.day + shifts[:, None, None]) % days
+    filled = (trades.asset >= 0) & ~np.isnan(fills.entry.cpu().numpy()[day[..., None], np.maximum(trades.asset, 0)])
+    due_day = np.where(filled, day[..., None] + trades.due_day(fills) - trades.day[..., None], -1)
+    return _trades_at_close(day, np.where(filled, trades.asset, -1), due_day, trades.coefficient, known, trading)
 
 
 def _shift_weights(weights: Values, tradable: NDArray[np.bool_], shifts: NDArray[np.int64]) -> Values:

@@ -4,6 +4,8 @@ A day is a row of the prices, counted from 0; an asset is a tradable column. E i
 `trading.purchases_per_bar`. On each of its steps, one a day, an episode's agent makes a decision: at most K orders.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,7 +25,6 @@ from eigen_core.trading.orders import (
     concat_orders,
     orders_of,
     sum_of_day,
-    target_price,
     trade_value,
 )
 from eigen_core.trading.prices import Prices
@@ -37,151 +38,65 @@ GAIN_LIMIT = 5.0
 _LARGEST_HALF = float(torch.finfo(torch.float16).max)
 
 
-@dataclass(frozen=True)
-class HeldPrices:
-    """The prices that `Positions` reads; those of one position lie close together in memory.
+class Decision(NamedTuple):
+    """The values of the `Orders` of a decision, and which of them became trades (bool), `[E, K]` each."""
 
-    Attributes:
-        values: float64 `[4 or more, assets, days]`. 0: entry price of an order decided on the day, slippage included;
-            minus infinity if the order cannot be filled. 1 and 2: price that a sale target is compared with, where the
-            day is the first after the decision (1) or a later one (2): the high; minus infinity where no target can be
-            reached; infinity where classic bookkeeping closes every position. 3: last known close. 4 and more, by the
-            day of the decision: the price that is compared `trading.holding_bars` and more days later; infinity where
-            the sale that ends the holding time comes before.
-        offsets: int64 `[2 rows - 1, 1, 1]`, indices into the flat `values`, relative to the cell of an asset and the
-            day of a decision: entry price, then prices to compare and closes of the next rows - 1 days.
-        rows: most days from a decision to its sale or to the first day on which a position only waits for its sale.
-        waits: bool `[days + 1, assets]`, `Fills.waits`; None if no sale waits beyond the rows.
-    """
+    orders: tuple[Tensor, ...]
+    bought: Tensor
 
-    values: Tensor
-    offsets: Tensor
-    rows: int
-    waits: Tensor | None
 
-    @classmethod
-    def of(cls, prices: Prices, trading: TradingConfig) -> "HeldPrices":
-        fills = prices.fills(trading)
-        rows = min(fills.longest, fills.before_wait + 1)
-        late = range(trading.holding_bars, rows)
-        shape = (4 + len(late), prices.assets, prices.days)
-        values = torch.full(shape, torch.inf, dtype=torch.float64, device=prices.close.device)
-        entry, first, reached, last_close, *compared_late = values.mT.unbind()
-        entry.copy_(fills.entry.nan_to_num(nan=-torch.inf, posinf=torch.inf))
-        reached.copy_(prices.high.nan_to_num(nan=-torch.inf, posinf=torch.inf))
-        if trading.fill == "next_open":
-            first.copy_(reached.masked_fill(prices.open.isnan(), -torch.inf))
-        elif trading.fill == "next_close":
-            first.fill_(-torch.inf)
-        else:
-            first.copy_(reached)
-        if trading.bookkeeping == "classic":
-            for compared in (first, reached):
-                compared.masked_fill_(prices.missing, torch.inf)
-        last_close.copy_(prices.last_close)
-        for day, compared in zip(late, compared_late, strict=True):
-            compared[:-day] = (first if day == 1 else reached)[day:]
-            compared.masked_fill_(fills.exit_offset <= day, torch.inf)
-        later, part = range(1, rows), entry.numel()
-        highs = [part * min(day, 2) + day if day not in late else part * (4 + late.index(day)) for day in later]
-        offsets = torch.tensor([0, *highs, *(part * 3 + day for day in later)], device=values.device)[:, None, None]
-        waits = torch.nn.functional.pad(fills.waits, (0, 0, 0, 1)) if fills.longest > rows else None
-        return cls(values, offsets, rows, waits)
+def joined(decisions: Sequence[Decision]) -> tuple[Orders, Tensor]:
+    """Return the orders of decisions, and which became trades, each `[E, decisions, K]`."""
+    of_orders = zip(*(decision.orders for decision in decisions), strict=True)
+    bought = torch.stack([decision.bought for decision in decisions], dim=1)
+    return Orders(*(torch.stack(parts, dim=1) for parts in of_orders)), bought
 
 
 class Positions:
-    """The open positions of E episodes as agents observe them, in a table of the coming days.
+    """The newest position of E portfolios in each asset. `days` are each portfolio's day, int64 `[E, 1]`.
 
-    As orders do not move prices, all observations of a position until its sale are computed when it is opened. `open`
-    writes them into the rows of the days after its own; `observed` reads the row of a step. A position that then only
-    waits for its sale is copied from row to row.
+    As orders do not move prices, the sale of a position is known when it is opened.
     """
 
-    def __init__(self, prices: HeldPrices, trading: TradingConfig, first_days: Tensor) -> None:
+    def __init__(self, prices: Prices, trading: TradingConfig, portfolios: int) -> None:
         self._prices, self._trading = prices, trading
-        _, assets, self._price_days = prices.values.shape
-        episodes, rows, device = len(first_days), prices.rows, prices.values.device
-        # The four float16 of an asset are moved as one int64. After a day its row serves the day `rows` later.
-        coming = torch.zeros((rows, episodes, assets), dtype=torch.int64, device=device)
-        self._coming, self._rows = coming.view(-1), coming.unbind()
-        self._observed = coming.view(torch.float16).view(*coming.shape, PORTFOLIO_VALUES).unbind()
-        first = torch.arange(2 * rows, device=device) % rows * (episodes * assets)
-        cells = first[:, None, None] + torch.arange(episodes, device=device)[:, None] * assets
-        self._cells_later = [cells[row + 1 : row + rows] for row in range(rows)]
-        # All purchases are computed in the same memory, so that its views are made once.
-        of_day = (episodes, trading.purchases_per_bar)
-        self._met = torch.empty((2 * rows - 1, *of_day), dtype=torch.float64, device=device)
-        self._entry, self._compared, self._close = torch.split(self._met, [1, rows - 1, rows - 1])
-        self._cells = torch.empty((rows - 1, *of_day), dtype=torch.int64, device=device)
-        self._written = torch.empty_like(self._cells)
-        self._flat = self._cells.view(-1), self._written.view(-1)
-        observed = torch.ones((rows - 1, *of_day, PORTFOLIO_VALUES), dtype=torch.float16, device=device)
-        _, days_held, self._gain, self._size = observed.unbind(-1)
-        ages = torch.arange(1, rows, dtype=torch.float64, device=device)[:, None, None]
-        # A position is older than the holding time if its market was closed on some days, or its sale waits.
-        days_held.copy_((ages / trading.holding_bars).clamp(max=1.0))
-        self._position = observed.view(torch.int64).squeeze(-1)
+        # Days of decision and sale, entry price, and the coefficient as agents observe it. One column more than assets
+        # takes the orders that buy nothing; in one dimension a deterministic `scatter_` does not wait for a GPU.
+        shape, device = (4, portfolios, prices.assets + 1), prices.close.device
+        self._newest = torch.zeros(math.prod(shape), dtype=torch.float64, device=device)
+        self._decided, self._sold, self._entry, self._size = self._newest.view(shape)[..., :-1].unbind()
+        self._sold.fill_(-1.0)
+        self._cells = torch.arange(0, len(self._newest), shape[2], device=device).view(4, portfolios, 1)
+        observed = torch.ones((portfolios, prices.assets, PORTFOLIO_VALUES), dtype=torch.float16, device=device)
+        _, *self._observed = observed.unbind(-1)
+        # The four float16 of an asset are read as one number.
+        self._positions = observed.view(torch.int64).squeeze(-1)
         self._minus_one = torch.tensor(-1.0, dtype=torch.float64, device=device)
-        self._ends: tuple[Tensor, ...] | None = None
-        if prices.waits is not None:
-            days = first_days + torch.arange(1, trading.episode_bars + 1, device=device)[:, None]
-            self._ends = (~prices.waits.index_select(0, days.flatten())).view(*days.shape, assets).unbind()
 
-    def observed(self, step: int) -> Tensor:
-        """Return the observed portfolios at a step, float16 `[E, A, 4]`; see `TradingEnvironment.portfolio`."""
-        return self._observed[step % self._prices.rows].clone()
+    def observed(self, days: Tensor) -> Tensor:
+        """Return the observed portfolios, float16 `[E, A, 4]`; see `TradingEnvironment.portfolio`."""
+        days_held, gain, size = self._observed
+        # A position is older than the holding time if its market was closed on some days, or its sale waits.
+        days_held.copy_(((days - self._decided) / self._trading.holding_bars).clamp_(max=1.0))
+        close = self._prices.last_close.index_select(0, days.flatten())
+        gain.copy_(torch.addcdiv(self._minus_one, close, self._entry).clamp_(-GAIN_LIMIT, GAIN_LIMIT))
+        size.copy_(self._size)
+        held = self._positions.masked_fill(self._sold <= days, 0)
+        return held.unsqueeze(-1).view(torch.float16)
 
-    def at(self, step: int) -> tuple[Tensor, Tensor]:
-        """Return the arguments `observed` and `later` of `open` for a step.
-
-        `observed` is the step's row of the table, int64 `[E, A]`: the four float16 values of an asset, read as one
-        number, 0 if it is not held. `later` has the flat indices of the first asset in the rows of the rows - 1 days
-        after the step, int64 `[rows - 1, E, 1]`.
-        """
-        row = step % self._prices.rows
-        return self._rows[row], self._cells_later[row]
-
-    def open(
-        self, days: Tensor, observed: Tensor, later: Tensor, asset: Tensor, coefficient: Tensor, target: Tensor
-    ) -> Tensor:
-        """Open the positions of a step's orders that can be filled and whose asset is not held.
-
-        Args:
-            days: int64 `[E, 1]`, each episode's day at the step.
-            observed, later: results of `at` for the step.
-            asset, coefficient, target: `[E, K]`, the orders, as in `Orders`.
-
-        Returns:
-            Whether the asset was held already, bool `[E, K]`.
-        """
-        trading = self._trading
-        held = observed.gather(1, asset) != 0
-        cell = days.add(asset, alpha=self._price_days)
-        torch.take(self._prices.values, cell + self._prices.offsets, out=self._met)
-        sale = target_price(trading, self._entry, target)
-        sale.masked_fill_(held | (coefficient < trading.buy_threshold), -torch.inf)
-        # 1 on the days before the first that reaches the target.
-        remains = (self._compared < sale).cumprod(0)
-        gain = torch.addcdiv(self._minus_one, self._close, self._entry)
-        self._gain.copy_(gain.clamp_(-GAIN_LIMIT, GAIN_LIMIT))
-        # Without the sign of a zero, so that observations are positive when read as integers.
-        limit, coefficient = trading.max_coefficient, coefficient.abs()
-        self._size.copy_(coefficient.clamp(max=_LARGEST_HALF) if limit is None else coefficient / limit)
-        torch.add(later, asset, out=self._cells)
-        torch.mul(self._position, remains, out=self._written)
-        # Adding writes the values: an asset that is bought has zeros on all of the coming days.
-        self._coming.scatter_add_(0, *self._flat)
-        return held
-
-    def end_day(self, step: int) -> None:
-        """Keep positions that wait beyond the next day, and clear the row of a step, for a later one."""
-        row = self._rows[step % self._prices.rows]
-        if self._ends is not None:
-            tomorrow = self._rows[(step + 1) % self._prices.rows]
-            row.masked_fill_(self._ends[step], 0)
-            # Two observations of a position differ in the days held alone: the later one is the greater number.
-            torch.maximum(row, tomorrow, out=tomorrow)
-        row.zero_()
+    def decide(self, days: Tensor, coefficients: Tensor, targets: Tensor, ranks: Tensor | None = None) -> Decision:
+        """Choose K assets by the actions (`TradingEnvironment.step`), and buy those that are filled and not held."""
+        trading, prices = self._trading, self._prices
+        asset, coefficient = choose_assets(prices, trading, days, coefficients, ranks)
+        target = targets.gather(-1, asset).to(torch.float64)
+        orders = orders_of(prices, trading, days.flatten(), asset, coefficient, target)
+        bought = orders.placed & (self._sold.gather(1, asset) <= days)
+        limit, size = trading.max_coefficient, coefficient.abs()
+        size = size.clamp(max=_LARGEST_HALF) if limit is None else size / limit
+        newest = torch.stack([days.expand_as(asset), days + orders.exit_offset, orders.entry, size])
+        cells = self._cells + torch.where(bought, asset, prices.assets)
+        self._newest.scatter_(0, cells.flatten(), newest.flatten())
+        return Decision(tuple(vars(orders).values()), bought)
 
 
 @dataclass(frozen=True)
@@ -231,7 +146,7 @@ def book_episodes(
     traded = bought.flatten(1).any(dim=1)
     rewards[:, trading.no_trade_step] -= (~traded).to(torch.float64) * trading.no_trade_penalty
     reward = rewards.sum(dim=1)
-    _require_finite(orders, reward)
+    require_finite(orders, reward)
     # In percent of the entry's value times the coefficient: the unit of the reward before `loss_multiplier`.
     fees = orders.coefficient * PERCENT * OrderCosts.of(trading).cost * (1.0 + orders.exit / orders.entry)
     wins = orders.gain >= 0.0 if trading.bookkeeping == "classic" else orders.gain > 0.0
@@ -248,7 +163,8 @@ def book_episodes(
     )
 
 
-def _require_finite(orders: Orders, reward: Tensor) -> None:
+def require_finite(orders: Orders, reward: Tensor) -> None:
+    """Raise FloatingPointError if a coefficient or target of an order, or a reward, is not a finite number."""
     if not bool((torch.isfinite(orders.coefficient) & torch.isfinite(orders.target)).all()):
         raise FloatingPointError(
             "An agent's coefficient, rank or sale target is not a finite number: its network has diverged. Lower its "
@@ -350,28 +266,6 @@ def check_actions(shape: tuple[int, ...], coefficients: Tensor, targets: Tensor,
             raise ValueError(f"{name} must have shape {list(shape)}, not {list(values.shape)}.")
 
 
-class DecisionInputs(NamedTuple):
-    """Inputs of `TradingEnvironment.decide` besides the actions, as tensors that a CUDA graph can read.
-
-    Attributes:
-        days: int64 `[E, 1]`, each episode's day of the decision.
-        observed, later: results of `Positions.at` for the step.
-    """
-
-    days: Tensor
-    observed: Tensor
-    later: Tensor
-
-
-class Decision(NamedTuple):
-    """K assets, the highest rank first (int64), their actions (float64), and whether each was held (bool): `[E, K]`."""
-
-    asset: Tensor
-    coefficient: Tensor
-    target: Tensor
-    held: Tensor
-
-
 class TradingEnvironment:
     """E episodes that advance together, each with its own portfolio of A assets.
 
@@ -389,22 +283,15 @@ class TradingEnvironment:
     at step `trading.no_trade_step`. But for rounding, `trading.credit` does not change the sum over an episode.
 
     The host waits for a GPU only at the last step, and in `reset` if the first days are on the GPU. After the last step
-    rewards, summary and orders are kept. `held_prices` defaults to `HeldPrices.of`.
+    rewards, summary and orders are kept.
     """
 
-    def __init__(
-        self,
-        prices: Prices,
-        trading: TradingConfig,
-        held_prices: HeldPrices | None = None,
-    ) -> None:
+    def __init__(self, prices: Prices, trading: TradingConfig) -> None:
         self.prices, self.trading = prices, trading
         self.step_index = trading.episode_bars
         self._positions: Positions | None = None
         self._summary: EpisodeSummary | None = None
-        self._held_prices = held_prices or HeldPrices.of(prices, trading)
 
-    @torch.inference_mode()
     def reset(self, first_days: Tensor) -> None:
         """Start one episode on each of `first_days`, int64 `[E]`: days of the prices, on any device.
 
@@ -414,7 +301,7 @@ class TradingEnvironment:
         self.step_index = 0
         self._summary = None
         self._decisions: list[Decision] = []
-        self._positions = Positions(self._held_prices, self.trading, self._first_days)
+        self._positions = Positions(self.prices, self.trading, len(self._first_days))
 
     @property
     def days(self) -> Tensor:
@@ -435,7 +322,7 @@ class TradingEnvironment:
         `trading.observe_portfolio` is false. A position that closes on a day is no longer held after its close.
         """
         if self._positions is not None and self.trading.observe_portfolio:
-            return self._positions.observed(self.step_index)
+            return self._positions.observed(self.days.unsqueeze(1))
         shape = (len(self._first_days), self.prices.assets, PORTFOLIO_VALUES)
         return torch.zeros(shape, dtype=torch.float16, device=self._first_days.device)
 
@@ -453,46 +340,39 @@ class TradingEnvironment:
             ValueError: an argument has another shape.
             FloatingPointError: at the last step, if an action for an ordered asset or a reward is not finite.
         """
-        inputs = self.decision_inputs()
+        days = self.decision_days()
         check_actions((len(self._first_days), self.prices.assets), coefficients, targets, ranks)
-        self.end_day(None if inputs is None else self.decide(inputs, coefficients, targets, ranks))
+        self.end_day(None if days is None else self.decide(days, coefficients, targets, ranks))
 
     @torch.inference_mode()
-    def decision_inputs(self) -> DecisionInputs | None:
-        """Return the inputs of the next decision; None after the last one: from step `trading.trading_bars` on.
+    def decision_days(self) -> Tensor | None:
+        """Return each episode's day of the next decision, int64 `[E, 1]`; None from step `trading.trading_bars` on.
 
         `step` calls this, `decide` and `end_day` in turn; a CUDA graph can capture `decide`.
         """
         if self._positions is None:
             raise RuntimeError("The episodes of this TradingEnvironment are over or not started: call reset first.")
-        if self.step_index >= self.trading.trading_bars:
-            return None
-        return DecisionInputs(self._first_days.unsqueeze(1) + self.step_index, *self._positions.at(self.step_index))
+        return self.days.unsqueeze(1) if self.step_index < self.trading.trading_bars else None
 
     # In inference mode an operator costs a tenth less. Callers compute nothing with its tensors.
     @torch.inference_mode()
-    def decide(
-        self, inputs: DecisionInputs, coefficients: Tensor, targets: Tensor, ranks: Tensor | None = None
-    ) -> Decision:
+    def decide(self, days: Tensor, coefficients: Tensor, targets: Tensor, ranks: Tensor | None = None) -> Decision:
         """Choose K assets by the actions (see `step`), and open the positions of the orders that are filled."""
         assert self._positions is not None
-        asset, coefficient = choose_assets(self.prices, self.trading, inputs.days, coefficients, ranks)
-        target = targets.gather(-1, asset).to(torch.float64)
-        return Decision(asset, coefficient, target, self._positions.open(*inputs, asset, coefficient, target))
+        return self._positions.decide(days, coefficients, targets, ranks)
 
     def end_day(self, decision: Decision | None) -> None:
         """Store the day's decision (None: there was none) and move to the next day; after the last, compute results."""
-        assert self._positions is not None
         if decision is not None:
             self._decisions.append(decision)
-        with torch.inference_mode():
-            self._positions.end_day(self.step_index)
         self.step_index += 1
         if self.done:
             self._positions = None
             with torch.no_grad():
-                booked = book_episodes(self.prices, self.trading, self._decided_days(), *self._orders())
-            self._rewards, self._summary = booked
+                self._orders = joined(self._decisions)
+                steps = torch.arange(len(self._decisions), device=self._first_days.device)
+                days = self._first_days.unsqueeze(1) + steps
+                self._rewards, self._summary = book_episodes(self.prices, self.trading, days, *self._orders)
 
     def rewards(self) -> Tensor:
         """Return the rewards of the episodes, float64 `[E, T]`; raise RuntimeError before their end."""
@@ -511,20 +391,7 @@ class TradingEnvironment:
         Raise RuntimeError before the episodes' end.
         """
         self.summary()  # raises before their end
-        return self._orders()
-
-    def _orders(self) -> tuple[Orders, Tensor]:
-        asset, coefficient, target, held = (torch.stack(parts, dim=1) for parts in zip(*self._decisions, strict=True))
-        days = self._decided_days()
-        orders = [
-            orders_of(self.prices, self.trading, days[part], asset[part], coefficient[part], target[part])
-            for part in batch_slices(len(days), asset[0].numel() * self.prices.fills(self.trading).before_wait)
-        ]
-        combined = concat_orders(orders)
-        return combined, combined.placed & ~held
-
-    def _decided_days(self) -> Tensor:
-        return self._first_days.unsqueeze(1) + torch.arange(len(self._decisions), device=self._first_days.device)
+        return self._orders
 
 
 @torch.no_grad()

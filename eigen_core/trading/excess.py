@@ -107,13 +107,13 @@ def excess_of_trades(
     """Return the mean excess of trades over buying all assets that could be bought on the same day, and their alpha.
 
     Both are per trade (%); see `mean_excess` and `alpha_of`, also for None. The sales of the assets compared with are
-    due on the same day as the trade's (`market_gains`). `trades` are `[agents, days, K]`, `known` prices of the days as
-    `prices_of_span` returns them. With `any_day` a trade is compared with buying on each day of the span, held as long
-    as the trade may be, instead of on its day.
+    due on the same day as the trade's (`market_gains`). `known` are prices of the days, as `prices_of_span`
+    returns them. With `any_day` a trade is compared with buying on each day of the span, held as long as the trade may
+    be, instead of on its day.
     """
     made, device = trades.asset >= 0, known.close.device
-    every = np.arange(trades.asset.shape[1])
-    day = np.broadcast_to(every[:, None], made.shape)
+    every = np.arange(int(known.last_day[0] + 1))
+    day = np.broadcast_to(trades.day[..., None], made.shape)
     due, market = trades.due_day(known.fills(trading)) - day, np.full(made.shape, np.nan)
 
     def of_market(days: NDArray[np.int64], due: NDArray[np.int64]) -> Values:
@@ -130,10 +130,12 @@ def excess_of_trades(
         market[made] = of_market(*np.divmod(pairs, known.days))[place]
     gains = OrderCosts.of(trading).net_gain(torch.tensor(trades.entry), torch.tensor(trades.exit)).numpy()
     excess = np.where(made, gains - market, 0.0)
-    gained, number = excess.sum(axis=2), made.sum(axis=2).astype(np.float64)
     decided = day[made]
+    gained, number = (
+        np.bincount(decided, values[made], len(every))[None].astype(np.float64) for values in (excess, made)
+    )
     return (
-        mean_excess(gained, number, np.zeros(len(made), dtype=np.int64), trading.holding_bars),
+        mean_excess(gained, number, np.zeros(1, dtype=np.int64), trading.holding_bars),
         alpha_of(excess[made], market[made], decided, trading.holding_bars),
     )
 

@@ -1,6 +1,6 @@
 """Fills of orders, by the same rules for rewards and accounts: day, price, slippage and transaction costs."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypeVar
 
@@ -14,6 +14,7 @@ from eigen_core.config import TradingConfig
 from eigen_core.trading.equity import Values
 
 _BASIS_POINTS = 10_000.0
+_CELLS_AT_A_TIME = 2**18
 
 Money = TypeVar("Money", float, Values, Tensor)
 """Prices or values of any shape."""
@@ -147,22 +148,28 @@ class Fills:
         Raises:
             InputError: `trading.delisting_loss` is None, and an asset has no price on a day after its first price.
         """
+        _require_fills(open, close, last_day, trading)
+        found: dict[str, Any] = {}
+        # Some assets at a time, so that what is computed on the way takes little memory.
+        for first in range(0, close.shape[1], step := max(1, _CELLS_AT_A_TIME // len(close))):
+            some = slice(first, first + step)
+            of_some = [values[:, some].contiguous() for values in (open, high, close, last_close, session)]
+            for name, values in vars(cls._of_assets(of_some, last_day, trading)).items():
+                if isinstance(values, Tensor):
+                    found.setdefault(name, values.new_empty(close.shape))[:, some] = values
+                else:
+                    found[name] = max(values, found.get(name, 0))
+        return cls(**found)
+
+    @classmethod
+    def _of_assets(cls, prices: Sequence[Tensor], last_day: Tensor, trading: TradingConfig) -> Self:
+        open, high, close, last_close, session = prices
         days, device = len(close), close.device
         day = torch.arange(days, device=device)[:, None]
-        at_open = ~open.isnan() if trading.fill == "next_open" else torch.zeros_like(session)
-        price = torch.where(at_open, open, close)
+        at_open, price = _fill_prices(open, close, trading)
         filled = price > 0.0
         sessions = session.to(torch.int64).cumsum(0)
         ended = ended_by(filled, session, trading.delisting_bars)
-        begun = filled.cummax(0).values
-        unfilled = ~filled & begun & (day <= last_day[:, None])
-        if trading.delisting_loss is None and bool(unfilled.any()):
-            row, column = unfilled.nonzero()[0].tolist()
-            raise InputError(
-                "trading.delisting_loss is empty, as in runs of earlier versions of Eigen: every symbol then needs a "
-                f"price on all days after its first. The symbol in column {column} does not trade on day {row} (both "
-                "counted from 0): results would be wrong. Train a new run."
-            )
 
         # Sales, by the day on which they are due.
         closes = close > 0.0
@@ -226,6 +233,26 @@ class Fills:
         of the decision, the asset and the days to the exit of each trade, int64, and are broadcast to each other.
         """
         return torch.minimum(exit_offset, self.due_offset[day, asset])
+
+
+def _fill_prices(open: Tensor, close: Tensor, trading: TradingConfig) -> tuple[Tensor, Tensor]:
+    """Return which orders are filled at the open, bool, and `Fills.price`."""
+    at_open = ~open.isnan() if trading.fill == "next_open" else torch.zeros_like(open, dtype=torch.bool)
+    return at_open, torch.where(at_open, open, close)
+
+
+def _require_fills(open: Tensor, close: Tensor, last_day: Tensor, trading: TradingConfig) -> None:
+    if trading.delisting_loss is not None:
+        return
+    filled, day = _fill_prices(open, close, trading)[1] > 0.0, torch.arange(len(close), device=close.device)
+    unfilled = ~filled & filled.cummax(0).values & (day <= last_day)[:, None]
+    if bool(unfilled.any()):
+        row, column = unfilled.nonzero()[0].tolist()
+        raise InputError(
+            "trading.delisting_loss is empty, as in runs of earlier versions of Eigen: every symbol then needs a price "
+            f"on all days after its first. The symbol in column {column} does not trade on day {row} (both counted "
+            "from 0): results would be wrong. Train a new run."
+        )
 
 
 def fill_offset(trading: TradingConfig) -> int:

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from eigen_core.config import Config, TradingConfig
 from eigen_core.market import Panel
@@ -33,36 +34,51 @@ class LinearScore:
     coefficients: Values
     intercept: float
 
-    def of(self, panel: Panel) -> Values:
-        """Return the scores of all days, float64 `[days, assets]`."""
-        parts = [_features(panel, days) @ self.coefficients for days in _blocks(panel, range(panel.days))]
+    def of(self, panel: Panel, features: "Features | None" = None) -> Values:
+        """Return the scores of all days, float64 `[days, assets]`; `features` None: by those of the panel."""
+        read = _of_assets(panel) if features is None else features
+        parts = [_float64(read[days]) @ self.coefficients for days in _blocks(read, range(panel.days))]
         return np.concatenate(parts) + self.intercept
 
 
-def _features(panel: Panel, days: slice) -> Values:
-    return panel.features[days, : panel.assets].astype(np.float64)
+class Features(Protocol):
+    """Features of assets, float32 `[days, assets, features]`, as an array that is read in slices of days."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def __getitem__(self, days: slice, /) -> NDArray[np.float32] | Tensor: ...
 
 
-def _blocks(panel: Panel, days: range) -> list[slice]:
+def _of_assets(panel: Panel) -> NDArray[np.float32]:
+    return panel.features[:, : panel.assets]
+
+
+def _float64(values: NDArray[np.float32] | Tensor) -> Values:
+    return np.asarray(values).astype(np.float64)
+
+
+def _blocks(features: Features, days: range) -> list[slice]:
     """Return the days in blocks: in float64, the features of all of them could take more memory than a training."""
-    blocks = batch_slices(len(days), panel.assets * panel.features.shape[2])
+    blocks = batch_slices(len(days), features.shape[1] * features.shape[2])
     return [slice(days[block].start, days[block].stop) for block in blocks]
 
 
-def relative_gains(panel: Panel, trading: TradingConfig) -> tuple[Values, NDArray[np.bool_], NDArray[np.int64]]:
+def relative_gains(
+    panel: Panel, prices: Prices, trading: TradingConfig
+) -> tuple[Values, NDArray[np.bool_], NDArray[np.int64]]:
     """Return the gains of purchases after costs, by the sale that ends the holding time, less the day's mean.
 
     With one asset the mean is not subtracted. Also returned are which gains are known, and the days of the sales; all
     are `[days, assets]`, by the day of the decision, the gains float64 and NaN where they are not known.
     """
-    fills = Prices.of_panel(panel, torch.device("cpu")).fills(trading)
-    gains: Values = OrderCosts.of(trading).gain_at_market(fills.entry, fills.exit).numpy()
-    ended = np.arange(panel.days)[:, None] + fills.exit_offset.numpy()
-    known, splits = ~np.isnan(gains), panel.splits
+    fills, splits = prices.fills(trading), panel.splits
+    gains: Values = OrderCosts.of(trading).gain_at_market(fills.entry.cpu(), fills.exit.cpu()).numpy()
+    ended = np.arange(prices.days)[:, None] + fills.exit_offset.cpu().numpy()
     # Between pieces of training bars nothing is known, and nothing that ends after its piece.
     unused = np.ones(panel.days, dtype=np.bool_)
     unused[splits.training_bars] = unused[splits.train.stop :] = False
-    known &= (ended <= panel.last_days()[:, None]) & ~unused[:, None]
+    known = ~np.isnan(gains) & (ended <= panel.last_days()[:, None]) & ~unused[:, None]
     return gains - _means_of_days(gains), known, ended
 
 
@@ -96,9 +112,11 @@ def standardised(gains: Values, fitted: NDArray[np.bool_]) -> Values:
 class _Gains:
     """`relative_gains` and the features of the assets' days, as rows of regressions."""
 
-    def __init__(self, panel: Panel, config: Config, *, standardise: bool = False) -> None:
-        self._panel, self._first = panel, config.market.window - 1
-        self._gains, self._known, self._ended = relative_gains(panel, config.trading)
+    def __init__(
+        self, panel: Panel, prices: Prices, config: Config, features: Features, *, standardise: bool = False
+    ) -> None:
+        self._features, self._first = features, config.market.window - 1
+        self._gains, self._known, self._ended = relative_gains(panel, prices, config.trading)
         if standardise:
             fitted = self._known & (self._ended < panel.splits.train.stop)
             self._gains = standardised(self._gains[..., None], fitted)[..., 0]
@@ -109,11 +127,13 @@ class _Gains:
         The rows are the purchases decided on `days`, after the first window, that end on a day of `ended`.
         """
         usable = self._known & (self._ended >= ended.start) & (self._ended < ended.stop)
-        width = self._panel.features.shape[2] + 2
+        width = self._features.shape[2] + 2
         found: Values = np.zeros((width, width))
-        for block in _blocks(self._panel, range(max(days.start, self._first), days.stop)):
+        for block in _blocks(self._features, range(max(days.start, self._first), days.stop)):
             gained = self._gains[block][usable[block]]
-            rows = np.column_stack([_features(self._panel, block)[usable[block]], np.ones_like(gained), gained])
+            if not len(gained):
+                continue
+            rows = np.column_stack([_float64(self._features[block])[usable[block]], np.ones_like(gained), gained])
             # By torch, which has the number of threads that a run has.
             columns = torch.from_numpy(rows)
             found += (columns.T @ columns).numpy()
@@ -159,7 +179,9 @@ def fit_ridge(panel: Panel, config: Config) -> LinearScore:
     days is taken; these days are not fitted afterwards. If no such purchase ended within the training days, or none
     within the validation days, the score is NaN, and nothing is bought.
     """
-    gains, size, splits = _Gains(panel, config), panel.features.shape[2], panel.splits
+    features, splits = _of_assets(panel), panel.splits
+    prices, size = Prices.of_panel(panel, torch.device("cpu")), features.shape[2]
+    gains = _Gains(panel, prices, config, features)
     train, validation = (gains.products(days, days) for days in (splits.train, splits.validation))
     if not train[size, size] or not validation[size, size]:
         return LinearScore(np.full(size, np.nan), np.nan)
@@ -167,18 +189,20 @@ def fit_ridge(panel: Panel, config: Config) -> LinearScore:
     return min(fits, key=lambda fit: fit.squared_error(validation)).score(train)
 
 
-def fit_grouped_ridge(panel: Panel, config: Config, groups: Sequence[slice]) -> LinearScore:
+def fit_grouped_ridge(
+    panel: Panel, prices: Prices, config: Config, features: Features, groups: Sequence[slice]
+) -> LinearScore:
     """Fit a score like that of `fit_ridge`, which reads one of `groups` of further features if they predict better.
 
-    With `network.linear_standardised` its targets are `standardised`. Each group has a penalty of its own, one of
-    `FACTORS` times that of the features before the first group. Features, penalty and factor are those with the
-    smallest squared error in cross-validation, but a group must lower it by more than one standard error over the folds
-    (Breiman et al. 1984, "Classification and regression trees", section 3.4.3). The folds are `FOLDS` consecutive parts
-    of the training days; purchases that end after their fold count in none, and in the fit at the end. Without two
-    folds with purchases the score is NaN.
+    It reads `features`, not the panel's. With `network.linear_standardised` its targets are `standardised`. Each group
+    has a penalty of its own, one of `FACTORS` times that of the features before the first group. Features, penalty and
+    factor are those with the smallest squared error in cross-validation, but a group must lower it by more than one
+    standard error over the folds (Breiman et al. 1984, "Classification and regression trees", section 3.4.3). The folds
+    are `FOLDS` consecutive parts of the training days; purchases that end after their fold count in none, and in the
+    fit at the end. Without two folds with purchases the score is NaN.
     """
-    gains = _Gains(panel, config, standardise=config.network.linear_standardised)
-    size, train = panel.features.shape[2], panel.splits.train
+    gains = _Gains(panel, prices, config, features, standardise=config.network.linear_standardised)
+    size, train = features.shape[2], panel.splits.train
     edges = np.linspace(max(train.start, config.market.window - 1), train.stop, FOLDS + 1).astype(int).tolist()
     parts = [range(*pair) for pair in pairwise(edges)]
     folds = [products for days in parts if (products := gains.products(days, days))[size, size]]

@@ -10,11 +10,11 @@ import torch
 
 import benchmarks
 from benchmarks import (
+    axes,
     baselines,
     control,
     gpu,
     gpu_case,
-    halts,
     kill,
     memoryplan,
     overhead,
@@ -41,7 +41,7 @@ CONFIGURATIONS: dict[str, Callable[[], Iterable[Config]]] = {
         for encoder in gpu._ENCODERS
         for small in (False, True)
     ),
-    "halts": lambda: [halts.config()],
+    "axes": lambda: (axes.config(days) for days in axes._JUDGED),
     # Runs under limits have the same.
     "kill": lambda: [config_from_values({**kill.CONFIG})],
     "learning": lambda: (

@@ -69,19 +69,27 @@ def played_twice(config: Config) -> tuple[tuple[DecidedTrades, Prices, TradedAcc
 
 
 @pytest.mark.parametrize("rank", ["coefficient", "separate"])
-@pytest.mark.parametrize(("observe", "purchases"), [(True, 1), (False, 1), (True, 3), (False, 2)])
-def test_on_the_days_of_an_episode_agents_trade_as_in_training(observe: bool, purchases: int, rank: str) -> None:
-    config = small_config(trading={"observe_portfolio": observe, "purchases_per_bar": purchases, "rank": rank})
-    days, (trades, _, _), summary = config.trading.trading_bars, *played_twice(config)
-    decided = trades.asset[:, :days] >= 0
-    offsets = np.where(decided, trades.exit_day[:, :days] - np.arange(days)[:, None], 0)
+@pytest.mark.parametrize(
+    ("observe", "purchases", "every"), [(True, 1, None), (False, 1, "3d"), (True, 3, "2d"), (False, 2, None)]
+)
+def test_on_the_days_of_an_episode_agents_trade_as_in_training(
+    observe: bool, purchases: int, every: str | None, rank: str
+) -> None:
+    """Where agents decide on some days alone, a backtest computes no others."""
+    trading = {"observe_portfolio": observe, "purchases_per_bar": purchases, "rank": rank, "decide_every": every}
+    config = small_config(trading=trading)
+    (trades, _, _), summary = played_twice(config)
+    day = trades.day[0][trades.day[0] < config.trading.trading_bars]
+    assets, decided = trades.asset[:, : len(day)], trades.asset[:, : len(day)] >= 0
+    offsets = np.where(decided, trades.exit_day[:, : len(day)] - day[:, None], 0)
     # In the order of columns: an order of a day that buys nothing leaves a gap in the summary alone.
-    for found, expected in ((trades.asset[:, :days], summary.asset), (offsets, summary.exit_offset)):
+    for found, expected in ((assets, summary.asset), (offsets, summary.exit_offset)):
         np.testing.assert_array_equal(
-            np.take_along_axis(found, trades.asset[:, :days].argsort(axis=2, kind="stable"), axis=2),
-            expected.gather(2, summary.asset.argsort(dim=2, stable=True)).numpy(),
+            np.take_along_axis(found, assets.argsort(axis=2, kind="stable"), axis=2),
+            expected.gather(2, summary.asset.argsort(dim=2, stable=True))[:, day].numpy(),
         )
     assert decided.all(axis=2).any()
+    assert summary.bought.sum() == decided.sum()
 
 
 def without_future(panel: Panel, day: int, how: str, seed: int) -> Panel:

@@ -10,6 +10,7 @@ from benchmarks.synthetic import leaking_market
 from eigen_core.generation import TrainingState, start_training
 from eigen_core.task.panel import MarketObservation
 from eigen_core.trading.environment import episode_times
+from eigen_core.trading.prices import Prices
 from eigen_core.trading.ridge import relative_gains
 
 
@@ -26,7 +27,7 @@ def test_it_is_the_squared_error_of_returns_that_end_within_the_training_days() 
     config = small_config(learner={"known_return_weight": 1.0})
     state = start_training(config, random_panel(config))
     task = market_of(state)
-    gains, known, ended = relative_gains(task.panel, config.trading)
+    gains, known, ended = relative_gains(task.panel, Prices.of_panel(task.panel, torch.device("cpu")), config.trading)
     train = task.panel.splits.train
     usable = known & (ended < train.stop)
     deviation = gains[usable].std()

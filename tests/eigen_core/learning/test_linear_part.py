@@ -22,6 +22,7 @@ from eigen_core.market import Panel
 from eigen_core.networks.actions import ExpectedOutcomes
 from eigen_core.task.outcome_table import OutcomeTable
 from eigen_core.task.panel import PanelTask
+from eigen_core.trading.prices import Prices
 from eigen_core.trading.ridge import PENALTIES, relative_gains
 
 COUNTERFACTUAL: dict[str, Any] = {
@@ -70,7 +71,7 @@ def ridge_scores(state: TrainingState) -> np.ndarray:
     groups = [long]
     if config.network.linear_degree == 2:
         groups.append(np.stack([short[..., one] * short[..., other] for one, other in pairs], axis=-1))
-    gains, known, ended = relative_gains(panel, config.trading)
+    gains, known, ended = relative_gains(panel, Prices.of_panel(panel, torch.device("cpu")), config.trading)
     first, stop = config.market.window - 1, panel.splits.train.stop
     edges = np.linspace(first, stop, 6).astype(int)
     assert (np.diff(edges) > held).all()

@@ -8,7 +8,7 @@ from torch.nn.functional import conv1d, pad
 
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import NetworkConfig
-from eigen_core.networks.encoders import Encoder, FilterBankEncoder
+from eigen_core.networks.encoders import Encoder, FilterBankEncoder, filter_bank
 from eigen_core.networks.layout import ParameterLayout, Parameters
 from eigen_core.networks.tcn import TcnEncoder, receptive_dilations
 
@@ -62,6 +62,19 @@ def test_picked_days_equal_the_same_days_of_a_block(kind: str) -> None:
     picked = encoder.encode_days(parameters, days, 10, 40)
     for agent in range(2):
         assert torch.equal(picked[agent], block[agent, days[agent] - 10])
+
+
+def test_averages_of_more_days_than_are_computed_at_once_are_plain_sums() -> None:
+    """Of whole numbers, whose sums are exact."""
+    values = keyed_generator(3, 0, "test", "whole").integers(-9, 10, (5_000, 2, 3))
+    scales, training = (1, 5, 60), 4_200
+    found = filter_bank(torch.tensor(values, dtype=torch.float32), slice(training), scales)
+    before = np.concatenate([np.zeros((1, 2, 3)), values.cumsum(axis=0)])
+    for index, scale in enumerate(scales):
+        sums = before[1:] - before[np.maximum(np.arange(1, 5_001) - scale, 0)]
+        means = sums.astype(np.float32) / np.float32(scale)
+        spread = np.sqrt(np.square(means[:training].astype(np.float64)).mean(axis=(0, 1)))
+        np.testing.assert_allclose(found[..., 3 * index : 3 * index + 3], means / spread, rtol=1e-6)
 
 
 _DAYS, _FEATURES = 60, 3

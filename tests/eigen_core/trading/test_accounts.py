@@ -16,7 +16,7 @@ from eigen_core.trading.metrics import gain_by_asset
 from eigen_core.trading.order_fills import fill_offset
 from eigen_core.trading.portfolio import Rebalancing, move_scores, smooth_scores, target_weights, weights_accounts
 from eigen_core.trading.prices import Prices, prices_of_span
-from eigen_core.trading.trades import ROUNDING, DecidedTrades, trade_accounts
+from eigen_core.trading.trades import ROUNDING, DecidedTrades, last_equity, trade_accounts
 
 FILLS = ("next_open", "next_close", "same_close")
 
@@ -402,7 +402,31 @@ def test_accounts_equal_an_obvious_one_that_is_kept_day_by_day(spans: int) -> No
             gained = table["gain"].sum() + accounts.interest[trader]
             assert curve.equity[-1] == pytest.approx(settings.capital + gained, rel=1e-9)
             assert curve.costs.sum() == pytest.approx(table["costs"].sum(), rel=1e-9)
+        # Neither the order of decisions nor the traders beside one change a bit.
+        order, rules = np.random.default_rng(seed).permutation(days), (known, dates, trading, settings)
+        moved = {name: values[1:, order] for name, values in vars(trades).items()}
+        alone = trade_accounts(DecidedTrades(**moved).with_a_trade(), *rules)
+        for name in ("equity", "exposure", "traded", "costs", "interest"):
+            np.testing.assert_array_equal(getattr(alone, name), getattr(accounts, name)[1:])
+        np.testing.assert_array_equal(last_equity(trades, *rules), accounts.equity[:, -1])
     assert kept > 20 * spans
+
+
+def test_several_positions_in_an_asset_are_held_beside_each_other() -> None:
+    """As by decisions that are shifted in time: each has a sale of its own."""
+    random, days = np.random.default_rng(0), 50
+    closes = 50.0 * np.exp(np.cumsum(random.normal(0.0, 0.05, (days, 1)), axis=0))
+    panel = panel_of(closes, closes, closes)
+    trading, settings = TradingConfig(holding_bars=3, settlement_bars=3), AccountConfig()
+    known, trades = prices_of_span(prices_of(panel), range(days), 3), DecidedTrades.none(1, days)
+    trades.asset[:], trades.coefficient[:] = 0, 3.0
+    trades.entry[:], trades.exit[:] = random.uniform(30.0, 70.0, (2, *trades.asset.shape))
+    trades.exit_day[:] = trades.day[..., None] + random.integers(1, 12, trades.asset.shape)
+    account = trade_accounts(trades, known, panel.dates, trading, settings)
+    slow = SlowAccount(trades, 0, trading, settings)
+    slow.keep(closes, panel.dates)
+    np.testing.assert_allclose(account.equity[0], slow.equity, rtol=1e-12)
+    assert account.shares[0].all(axis=1).sum() > 30
 
 
 def test_the_sale_of_a_delisted_symbol_is_named_with_its_loss() -> None:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from trading_cases import decided_trades, panel_of, prices_of, random_panel, suspended_market
 
 from eigen_core.config import Config, TradingConfig, merge
+from eigen_core.trading import orders
 from eigen_core.trading.baselines import (
     MatchedTraders,
     active_share,
@@ -129,6 +130,20 @@ def test_agents_that_trade_alike_are_matched_alike() -> None:
     np.testing.assert_array_equal(drawn.asset[::2], drawn.asset[1::2])
     other = next(matched_traders(trades, known, CONFIG.trading, 50, 1, "elites"))
     assert (other.asset[::2] != other.asset[1::2]).any()
+
+
+def test_days_without_a_trade_cost_no_draw_and_change_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does the number of draws that are computed at once."""
+    trades, known = agents_trades(2)
+    trades.asset[:, np.arange(len(SPAN)) % 20 > 0] = -1
+    monkeypatch.setattr(orders, "_CELLS_AT_A_TIME", 3 * 2 * len(SPAN))
+    parts = list(matched_traders(trades, known, CONFIG.trading, 8, 1, "elites"))
+    few = trades.with_a_trade()
+    assert 2 < few.asset.shape[1] <= len(SPAN) // 20
+    together = list(matched_traders(few, known, CONFIG.trading, 8, 1, "elites"))
+    assert len(together) < len(parts)
+    drawn = np.concatenate([part.asset for part in parts])[:, trades.day[0][np.isin(trades.day[0], few.day[0])]]
+    np.testing.assert_array_equal(np.concatenate([part.asset for part in together]), drawn)
 
 
 @pytest.mark.parametrize(("purchases", "purchase"), [(1, 0), (2, 0), (2, 1)])

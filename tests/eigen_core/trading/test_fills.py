@@ -12,12 +12,24 @@ from trading_cases import CPU, SlowEpisode, decided_trades, panel_of, prices_of,
 from eigen_core.common.errors import InputError
 from eigen_core.config import TradingConfig
 from eigen_core.market.trading_days import sessions_of
+from eigen_core.trading import order_fills
 from eigen_core.trading.environment import trade_whole_episodes
 from eigen_core.trading.excess import excess_of_trades
 from eigen_core.trading.orders import choose_assets
 from eigen_core.trading.prices import Prices, prices_of_span
 
 FILLS = st.sampled_from(["next_open", "next_close", "same_close"])
+
+
+@pytest.mark.parametrize("bookkeeping", ["exact", "classic"])
+def test_fills_of_some_assets_at_a_time_are_those_of_all(bookkeeping: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    trading = TradingConfig(holding_bars=7, settlement_bars=7, bookkeeping=bookkeeping)
+    panel = random_panel(5, 150, 7)
+    whole = prices_of(panel).fills(trading)
+    for cells in (1, 2 * 150):
+        monkeypatch.setattr(order_fills, "_CELLS_AT_A_TIME", cells)
+        for name, values in vars(prices_of(panel).fills(trading)).items():
+            np.testing.assert_array_equal(values, getattr(whole, name), err_msg=name)
 
 
 @settings(max_examples=12, deadline=None)
