@@ -25,6 +25,7 @@ from eigen_core.judging.statistics import Values, sharpe_ratio
 from eigen_core.machine.performance import computing_threads
 from eigen_core.market import build_panel
 from eigen_core.market.cross_validation import group_bounds, paths_of, splits_of
+from eigen_core.market.formats import dates_of
 from eigen_core.market.panel import Splits
 from eigen_core.runs.evaluation_log import keep_look
 from eigen_core.runs.handle import Run
@@ -89,8 +90,13 @@ class CrossValidation:
 
     def splits(self, config: Config, dates: NDArray[np.datetime64], holdout: range) -> list[Split]:
         """Return the splits of the bars before the holdout of the sweep's panel; `dates`: those of all its bars."""
-        bounds = group_bounds(holdout.start, self.groups)
-        last, purge = str(dates[holdout.start - 1]), f"market.purge={config.market.purge}"
+        stop = holdout.start
+        if holdout:
+            # The evaluation log counts days: a test on the holdout's first day would be a look at it.
+            days = dates_of(dates)
+            stop = int(np.searchsorted(days, days[stop]))
+        bounds = group_bounds(stop, self.groups)
+        last, purge = str(dates[stop - 1]), f"market.purge={config.market.purge}"
         if self.kind == "walk":
             return [
                 Split(

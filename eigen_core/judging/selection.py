@@ -115,13 +115,13 @@ def effective_trials(returns: Values) -> float:
     return float(trials - (trials - 1) * np.clip(mean, 0.0, 1.0))
 
 
-def deflated_sharpe_of_best(returns: Values) -> float | None:
-    """Return `deflated_sharpe` of the trial with the greatest Sharpe ratio, among `effective_trials`; None: undefined.
+def deflated_sharpe_of(chosen: int, returns: Values) -> float | None:
+    """Return `deflated_sharpe` of the trial in column `chosen`, among `effective_trials`; None: undefined.
 
     The deviation of the ratios of all trials, at least that of returns without skill, tells how great luck may be.
     """
     ratios = [sharpe_ratio(trial) or 0.0 for trial in _checked(returns).T]
-    return deflated_sharpe(returns[:, int(np.argmax(ratios))], effective_trials(returns), ratios)
+    return deflated_sharpe(returns[:, chosen], effective_trials(returns), ratios)
 
 
 def model_confidence_set(returns: Values, seed: int) -> tuple[int, ...]:

@@ -32,13 +32,13 @@ from eigen_core.config.stored import config_from_stored, stored_values
 from eigen_core.judging.cross_validation import CrossValidation, Objective, Paths, Split, kept_tests, sweep_folder
 from eigen_core.judging.selection import (
     Overfitting,
-    deflated_sharpe_of_best,
+    deflated_sharpe_of,
     effective_trials,
     model_confidence_set,
     probability_of_overfitting,
 )
 from eigen_core.judging.significance import SIGNIFICANCE
-from eigen_core.judging.statistics import minimum_track_record, sharpe_ratio
+from eigen_core.judging.statistics import minimum_track_record
 from eigen_core.judging.verdicts import Claim
 from eigen_core.runs.handle import Run, is_changeable, require_same_definition, status_of
 
@@ -268,10 +268,10 @@ class Choice:
     All figures are of returns beyond equal weight (`Paths.beyond`), as means of a trial's paths.
 
     Attributes:
-        best: the trial with the greatest Sharpe ratio of these returns.
+        best: the trial with the greatest value by the sweep's objective.
         trials, effective: number of finished trials, and of independent ones that they are like.
         overfitting: None with one trial or too few bars.
-        deflated: probability that the best trial's Sharpe ratio is above the best that luck gives; None: undefined.
+        deflated: probability that its Sharpe ratio is above the best that luck gives; None: undefined.
         equals: trials that cannot be told apart from the one with the greatest mean return.
         bars, needed: number of tested bars, and of those after which the best trial's Sharpe ratio would differ from 0
             (95 %); None: never, or undefined.
@@ -292,19 +292,16 @@ class Choice:
         played = [(one, one.paths) for one in results if one.paths is not None]
         if not played:
             return None
-        # With luck in mind, the order of the trials must not matter.
-        played.sort(key=lambda one: one[0].number)
         returns = np.stack([paths.beyond.mean(axis=0) for _, paths in played], axis=1)
-        best = int(np.argmax([sharpe_ratio(trial) or 0.0 for trial in returns.T]))
         return cls(
-            best=played[best][0],
+            best=played[0][0],
             trials=len(played),
             effective=effective_trials(returns),
             overfitting=probability_of_overfitting(returns),
-            deflated=deflated_sharpe_of_best(returns),
-            equals=tuple(played[column][0].number for column in model_confidence_set(returns, seed)),
+            deflated=deflated_sharpe_of(0, returns),
+            equals=tuple(sorted(played[column][0].number for column in model_confidence_set(returns, seed))),
             bars=len(returns),
-            needed=minimum_track_record(returns[:, best]),
+            needed=minimum_track_record(returns[:, 0]),
         )
 
     @property

@@ -64,7 +64,7 @@ def sweep_page(sweep: Sweep, results: Sequence[TrialResult], choice: Choice) -> 
         "sentences": choice.sentences,
         "figures": _facts(choice, best),
         "paths": _paths_plot(finished[:_MOST_DRAWN]),
-        "drawn": len(finished[:_MOST_DRAWN]),
+        "left_out": len(finished) > _MOST_DRAWN,
         "equity": equity_plot(curves, {_BEST: CHAMPION, _EQUAL: BLUE}),
         "best": choice.best.number,
         "trials": rows_table("Trials", [_row(one, choice) for one in results], _NUMBERS),

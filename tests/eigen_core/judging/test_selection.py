@@ -10,12 +10,16 @@ from known import known
 from eigen_core.common.errors import InputError
 from eigen_core.judging.selection import (
     Overfitting,
-    deflated_sharpe_of_best,
+    deflated_sharpe_of,
     effective_trials,
     model_confidence_set,
     probability_of_overfitting,
 )
 from eigen_core.judging.statistics import Values, deflated_sharpe, minimum_track_record, sharpe_ratio
+
+
+def best_deflated(returns: Values) -> float | None:
+    return deflated_sharpe_of(int(np.argmax([sharpe_ratio(trial) or 0.0 for trial in returns.T])), returns)
 
 
 def noise(seed: int, bars: int = 250, trials: int = 10, common: float = 0.0) -> Values:
@@ -118,7 +122,7 @@ def test_what_cannot_be_compared_is_refused_or_undefined() -> None:
     for compare in (
         probability_of_overfitting,
         effective_trials,
-        deflated_sharpe_of_best,
+        lambda returns: deflated_sharpe_of(0, returns),
         lambda returns: model_confidence_set(returns, 0),
     ):
         with pytest.raises(InputError, match="trial 9 "):
@@ -190,18 +194,18 @@ def test_the_best_of_many_is_deflated_by_trials_that_differ() -> None:
     best = noise(5, 1_000, 1)[:, 0]
     best += 0.1 * best.std() - best.mean()
     alone = known(deflated_sharpe(best, 1))
-    assert known(deflated_sharpe_of_best(np.repeat(best[:, None], 20, axis=1))) == pytest.approx(alone)
+    assert known(best_deflated(np.repeat(best[:, None], 20, axis=1))) == pytest.approx(alone)
     others = noise(6, 1_000, 19)
-    chosen = known(deflated_sharpe_of_best(np.column_stack([others, best])))
+    chosen = known(best_deflated(np.column_stack([others, best])))
     ratios = [known(sharpe_ratio(trial)) for trial in [*others.T, best]]
     assert chosen == pytest.approx(known(deflated_sharpe(best, 20, ratios)), abs=0.005)
     assert chosen < 0.95 < alone
-    assert deflated_sharpe_of_best(noise(0, bars=9)) is deflated_sharpe_of_best(np.zeros((50, 2))) is None
+    assert best_deflated(noise(0, bars=9)) is best_deflated(np.zeros((50, 2))) is None
 
 
 @pytest.mark.parametrize("common", [0.0, 0.5, 0.9])
 def test_the_best_by_luck_is_seldom_called_better(common: float) -> None:
-    found = [known(deflated_sharpe_of_best(noise(seed, 300, 40, common))) for seed in range(100)]
+    found = [known(best_deflated(noise(seed, 300, 40, common))) for seed in range(100)]
     assert np.mean(np.array(found) > 0.95) <= 0.05
 
 
@@ -248,7 +252,7 @@ def test_trials_that_are_almost_one_are_judged_as_one(noise: float) -> None:
     generator = np.random.default_rng(8)
     one = generator.normal(0.02, 1.0, (2_000, 1))
     trials = one + noise * generator.normal(0.0, 1.0, (2_000, 4))
-    alone, best = deflated_sharpe(trials[:, 0], 1), deflated_sharpe_of_best(trials)
+    alone, best = deflated_sharpe(trials[:, 0], 1), best_deflated(trials)
     assert alone is not None
     assert best is not None
     assert best <= alone + 0.05
