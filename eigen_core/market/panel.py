@@ -46,7 +46,6 @@ _ALWAYS_READ_BYTES = 1 << 30
 
 _TEXTS = TypeAdapter(tuple[str, ...])
 
-
 RowIndex = slice | NDArray[np.int64]
 """Rows of an array, which a slice does not copy."""
 
@@ -90,12 +89,11 @@ class Splits:
         bars = len(dates)
         bounds = group_bounds(bars, groups)
         tests = tuple(bounds[number] for number in sorted(market.test_groups))
-        ends = [-1, *(end for test in tests for end in (test.start, test.stop)), bars]
         pieces: list[range] = []
-        for stop, start in zip(ends[1::2], ends[::2], strict=True):
-            first = max(start, 0)
-            if start > 0:
-                first = _stop_within(market.embargo, dates, _stop_within(market.purge, dates, start))
+        stops = [*(test.start for test in tests), bars]
+        for start, stop in zip((0, *(test.stop for test in tests)), stops, strict=True):
+            purged = _stop_within(market.purge, dates, start)
+            first = _stop_within(market.embargo, dates, purged) if start else 0
             pieces.append(range(first, _first_within(market.purge, dates, stop) if stop < bars else bars))
         *earlier, last = [piece for piece in pieces if piece] or [range(0)]
         chosen = _first_within(market.validation, dates, last.stop)
@@ -157,6 +155,8 @@ def _stop_within(span: int | str, dates: NDArray[np.datetime64], start: int) -> 
     """Return the index after `span` bars, or after the bars within a duration, from index `start` on."""
     if isinstance(span, int):
         return start + span
+    if not 0 < start <= len(dates):
+        return start
     ends = dates.astype("datetime64[s]")
     return int(np.searchsorted(ends, ends[start - 1] + np.timedelta64(seconds_of(span), "s"), side="right"))
 

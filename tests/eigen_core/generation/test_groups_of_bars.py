@@ -88,6 +88,33 @@ def test_training_bars_are_those_of_skfolio(size: int, groups: int, tested: int,
             assert not own & near
 
 
+@given(
+    gaps=st.lists(st.integers(1, 40), min_size=30, max_size=120),
+    groups=st.integers(2, 6),
+    hours=st.tuples(st.integers(1, 300), st.integers(1, 300), st.integers(1, 200)),
+    data=st.data(),
+)
+def test_times_beside_tests_leave_out_the_bars_that_end_within_them(
+    gaps: list[int], groups: int, hours: tuple[int, int, int], data: st.DataObject
+) -> None:
+    tested = data.draw(st.sets(st.integers(0, groups - 1), min_size=1, max_size=groups - 1))
+    dates = np.datetime64("2024-01-01T00:00:00") + np.cumsum(gaps) * np.timedelta64(1, "h")
+    purge, validation = np.timedelta64(hours[0], "h"), np.timedelta64(hours[2], "h")
+    names = {"purge": f"{hours[0]}h", "embargo": f"{hours[1]}h", "validation": f"{hours[2]}h", "holdout": 0}
+    market = MarketConfig.model_validate({**names, "groups": groups, "test_groups": tuple(tested)})
+    splits = Splits.of(dates, market)
+    known = [*splits.training_bars.tolist(), *splits.validation]
+    for group in splits.tests:
+        # Bars of a piece end before the test by more than the purge, which counts back from its last bar before.
+        before = [bar for bar in known if bar < group.start]
+        after = [bar for bar in known if bar >= group.stop]
+        assert all(dates[bar] <= dates[group.start - 1] - purge for bar in before)
+        assert all(dates[bar] > dates[group.stop - 1] + purge for bar in after)
+    trained = [bar for bar in splits.training_bars.tolist() if splits.validation and bar < splits.validation.start]
+    assert all(dates[bar] <= dates[splits.validation.start - 1] - purge for bar in trained)
+    assert all(dates[splits.validation[-1]] - dates[bar] < validation for bar in splits.validation)
+
+
 def test_groups_that_leave_too_few_bars_are_refused_with_the_number_that_is_needed() -> None:
     config = grouped((1,))
     with pytest.raises(InputError, match="Give at least 32 bars more"):
