@@ -83,7 +83,7 @@ def test_the_page_of_a_run_tells_it_all_with_its_plots_drawn(
 def test_the_form_explains_all_settings_and_leaves_a_preset_its_own(operated: Operated, pages: Browser) -> None:
     (deployment,) = operated.ask("deployments/filter", deployments={"name": {"any_": ["gpu"]}})
     page = f"{operated.pages}/deployments/deployment/{deployment['id']}/run"
-    pages.open(page, "Generations to train.", "Days on which the champion is chosen")
+    pages.open(page, "Generations to train.", "Bars on which the champion is chosen")
     pages.wait_for("Name of the run", "Continue a run, which must exist")
     pages.keep("form")
     preset = Select(pages.fields("select")[0])
