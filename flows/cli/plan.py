@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from eigen_core.common.errors import InputError, StoppedByMemory
-from eigen_core.common.text import rough_duration, size, text_or_json
+from eigen_core.common.text import count, rough_duration, size, text_or_json
 from flows.cli.common import (
     EXIT_MEMORY,
     LARGEST,
@@ -111,6 +111,10 @@ def print_plan(console: Console, config: "Config", run_plan: "RunPlan") -> None:
         console,
         f"Preset {config.preset}, {config.generations} generations of {config.population.size} agents{dimensions}",
     )
+    for split in run_plan.data.parts:
+        unit = run_plan.data.dimensions.unit
+        days = f"{count(int(split['number']), unit)}, {split['first']} to {split['last']}"
+        _print_fact(console, str(split["days"]), days)
     _print_parts(console, run_plan)
     _print_phases(console, run_plan)
     _print_disk(console, config, run_plan.disk)
@@ -177,6 +181,7 @@ def plan_document(config: "Config", run_plan: "RunPlan", edges: "tuple[list[Edge
     return {
         **attributes(config, "preset", "generations"),
         "panel": run_plan.data.dimensions,
+        "splits": list(run_plan.data.parts),
         "device": run_plan.sizes.device,
         "peak_host_bytes": highest["host"],
         "peak_device_bytes": highest["device"],

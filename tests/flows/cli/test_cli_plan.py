@@ -4,6 +4,7 @@ import resource
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cli_cases import document, eigen
 from flow_cases import eigen_command, eigen_environment, small_settings
@@ -11,14 +12,16 @@ from plan_cases import pretended_probe
 from store_cases import run_config, save_generations
 
 from eigen_core.config import Config
+from eigen_core.config.loading import load_config
 from eigen_core.machine.memory_usage import own_resident_bytes
+from eigen_core.market import build_panel
 from eigen_core.planning.probe import ProbeResult, Shape, measure
 from eigen_core.task import open_data, task_class
 
 pytestmark = pytest.mark.usefixtures("without_api")
 
 PLANNED_KEYS = {
-    *("preset", "generations", "panel", "device", "peak_host_bytes", "peak_device_bytes", "fits", "verdicts"),
+    *("preset", "generations", "panel", "splits", "device", "peak_host_bytes", "peak_device_bytes", "fits", "verdicts"),
     *("phases", "parts", "disk", "measured", "sentence", "limits", "device_limit", "smallest_edges"),
 }
 PART_KEYS = ["name", "host_bytes", "device_bytes", "phases", "device_holder"]
@@ -136,3 +139,15 @@ def test_where_not_even_torch_can_be_loaded_it_is_a_sentence(session_folder: Pat
     assert ended.returncode == 3, ended.stderr
     assert ended.stderr.startswith("eigen: RLIMIT_AS (ulimit -v) is 700 MB of address space")
     assert list(folder.iterdir()) == []
+
+
+def test_a_plan_says_how_many_bars_a_time_has() -> None:
+    times = ["--set", "market.validation=365d", "--set", "market.holdout=365d", "--set", "market.purge=30d"]
+    train, validation, holdout = document("plan", *times)["splits"]
+    dates = build_panel(load_config(None))[0].dates
+    assert holdout["number"] == int((dates > dates[-1] - np.timedelta64(365, "D")).sum())
+    assert (train["days"], validation["days"], holdout["last"]) == ("train", "validation", str(dates[-1]))
+    for earlier, later in ((train, validation), (validation, holdout)):
+        assert 30 < (np.datetime64(later["first"]) - np.datetime64(earlier["last"])) / np.timedelta64(1, "D") < 36
+    said = eigen("plan", *times, code=0).stdout
+    assert f"holdout {holdout['number']} days, {holdout['first']} to {holdout['last']}" in " ".join(said.split())
