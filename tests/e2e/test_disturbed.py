@@ -260,11 +260,10 @@ def test_a_training_cancelled_in_a_phase_is_whole_and_is_not_resumed_by_the_cras
     assert len(operated.flow_runs(run)) == 1
     assert outcome(operated.status(run)) == undisturbed.outcome(whole)
 
-    # Killed before it has a file: the trigger trains it, and it alone.
+    # Killed at once, on most machines before it has a file: the trigger trains it, and it alone.
     number = operated.launch("early", ["--generations", "2", *settings])
     operated.wait(BUSY_SECONDS, lambda: bool(operated.engines()), "its process", every=0.01)
     operated.engine().kill()
-    assert not (operated.store / "early").exists()
     assert operated.wait_for_end(number) == "Crashed"
     operated.wait_for_generation("early", 2, BUSY_SECONDS)
     operated.wait(BUSY_SECONDS, operated.is_idle, "the end of what was asked for")
