@@ -205,8 +205,8 @@ class MarketConfig(Section):
     def _groups_are_tested(self) -> Self:
         tested, groups = set(self.test_groups), self.groups or 0
         if self.groups is None:
-            if tested or self.embargo:
-                raise ValueError("market.test_groups and market.embargo need groups: set market.groups")
+            if tested:
+                raise ValueError("market.test_groups needs groups: set market.groups")
         elif not 0 < len(tested) < groups or len(tested) < len(self.test_groups) or max(tested) >= groups:
             raise ValueError(
                 f"market.test_groups {list(self.test_groups)} must be some, but not all, of the groups 0 to "

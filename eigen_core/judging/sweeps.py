@@ -207,11 +207,12 @@ class Sweep:
         size = len(self.splits)
         return Paths.of([tables[first : first + size] for first in range(0, len(tables), size)], folds, config)
 
-    def value_of(self, number: int) -> float:
-        """Return the value of a trial whose runs are finished."""
-        if self.definition.cross_validation is None or self.definition.objective == "score":
-            return fmean(self.champions_of(run.name)[-1] for run in self.runs_of(number))
-        return fmean(self.paths_of(number).values(self.definition.objective))
+    def result_of(self, number: int) -> tuple[float, Paths | None]:
+        """Return the value of a trial whose runs are finished, and its paths with cross-validation."""
+        paths = None if self.definition.cross_validation is None else self.paths_of(number)
+        if paths is None or self.definition.objective == "score":
+            return fmean(self.champions_of(run.name)[-1] for run in self.runs_of(number)), paths
+        return fmean(paths.values(self.definition.objective)), paths
 
 
 @dataclass(frozen=True)
@@ -245,8 +246,8 @@ def results_of(sweep: Sweep, trials: Sequence[Any]) -> list[TrialResult]:
     results = []
     for trial in trials:
         known = {run.name: sweep.champions_of(run.name) for run in sweep.runs_of(trial.number)}
-        state, folds = state_of(trial), sweep.definition.cross_validation
-        finished = state == "finished"
+        state = state_of(trial)
+        value, paths = sweep.result_of(trial.number) if state == "finished" else (None, None)
         results.append(
             TrialResult(
                 number=trial.number,
@@ -254,8 +255,8 @@ def results_of(sweep: Sweep, trials: Sequence[Any]) -> list[TrialResult]:
                 settings=trial.params,
                 champions={run: champions for run, champions in known.items() if champions},
                 reason=trial.user_attrs.get(_REASON),
-                value=sweep.value_of(trial.number) if finished else None,
-                paths=sweep.paths_of(trial.number) if finished and folds is not None else None,
+                value=value,
+                paths=paths,
             )
         )
     return sorted(results, key=lambda one: (one.value is None, -(one.value or 0.0), one.number))

@@ -223,7 +223,7 @@ class _Trials:
                 require_trained(run, end, log, "sweep")
             with self._playing:
                 sweep.play(one)
-        value = sweep.value_of(number)
+        value, _ = sweep.result_of(number)
         with self._lock:
             self._study.finish(number, value)
         return f"{_OBJECTIVES[sweep.definition.objective]} {_shown(sweep, value)}"

@@ -22,6 +22,7 @@ from flows.cli.run_jobs import IsStopped, JobResult, RunJob
 VARIED = ["--vary", "learner.actor_learning_rate=0.001,0.01"]
 SETTINGS = [*small_settings(market={"data": "p.csv", "layout": "wide", "holdout": 40}), "--set", "generations=1"]
 SETTINGS += ["--set", "account.risk_free=0.02", "--set", "account.periods_per_year=252"]
+SETTINGS += ["--set", "market.embargo=5"]
 TRAINED: list[RunJob] = []
 
 
