@@ -13,7 +13,6 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-import numpy as np
 import optuna
 import pandas as pd
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
@@ -23,28 +22,17 @@ from sqlalchemy.exc import SQLAlchemyError
 from eigen_core.checkpoint.store import check_run_name
 from eigen_core.common.errors import End, InputError
 from eigen_core.common.randomness import keyed_generator
-from eigen_core.common.text import count, percent, quoted, text_or_json
+from eigen_core.common.text import quoted, text_or_json
 from eigen_core.config import Config
 from eigen_core.config.explain import flatten, settings
 from eigen_core.config.loading import load_config, parse_assignments
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.config.stored import config_from_stored, stored_values
 from eigen_core.judging.cross_validation import CrossValidation, Objective, Paths, Split, kept_tests, sweep_folder
-from eigen_core.judging.selection import (
-    Overfitting,
-    deflated_sharpe_of,
-    effective_trials,
-    model_confidence_set,
-    probability_of_overfitting,
-)
-from eigen_core.judging.significance import SIGNIFICANCE
-from eigen_core.judging.statistics import minimum_track_record
-from eigen_core.judging.verdicts import Claim
 from eigen_core.runs.handle import Run, is_changeable, require_same_definition, status_of
 
 _DEFINITION = "definition"
 _REASON, _END = "reason", "end"
-_NO_CHOICE = 0.5
 # Largest number of draws to find settings that were not tried before.
 _ATTEMPTS = 100
 
@@ -260,83 +248,6 @@ def results_of(sweep: Sweep, trials: Sequence[Any]) -> list[TrialResult]:
             )
         )
     return sorted(results, key=lambda one: (one.value is None, -(one.value or 0.0), one.number))
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Whether choosing the best of the finished trials of a cross-validation was worth anything.
-
-    All figures are of returns beyond equal weight (`Paths.beyond`), as means of a trial's paths.
-
-    Attributes:
-        best: the trial with the greatest value by the sweep's objective.
-        trials, effective: number of finished trials, and of independent ones that they are like.
-        overfitting: None with one trial or too few bars.
-        deflated: probability that its Sharpe ratio is above the best that luck gives; None: undefined.
-        equals: trials that cannot be told apart from the one with the greatest mean return.
-        bars, needed: number of tested bars, and of those after which the best trial's Sharpe ratio would differ from 0
-            (95 %); None: never, or undefined.
-    """
-
-    best: TrialResult
-    trials: int
-    effective: float
-    overfitting: Overfitting | None
-    deflated: float | None
-    equals: tuple[int, ...]
-    bars: int
-    needed: int | None
-
-    @classmethod
-    def among(cls, results: Sequence[TrialResult], seed: int) -> "Choice | None":
-        """Return it for the results of a sweep; None if no trial of a cross-validation is finished."""
-        played = [(one, one.paths) for one in results if one.paths is not None]
-        if not played:
-            return None
-        returns = np.stack([paths.beyond.mean(axis=0) for _, paths in played], axis=1)
-        return cls(
-            best=played[0][0],
-            trials=len(played),
-            effective=effective_trials(returns),
-            overfitting=probability_of_overfitting(returns),
-            deflated=deflated_sharpe_of(0, returns),
-            equals=tuple(sorted(played[column][0].number for column in model_confidence_set(returns, seed))),
-            bars=len(returns),
-            needed=minimum_track_record(returns[:, 0]),
-        )
-
-    @property
-    def claim(self) -> Claim:
-        """Skill, if luck is unlikely to be as good as the best trial, and choosing finds it again on other bars."""
-        if self.deflated is None:
-            return "undecided"
-        chosen = self.overfitting is None or self.overfitting.probability < _NO_CHOICE
-        return "skill" if self.deflated >= 1.0 - SIGNIFICANCE and chosen else "none"
-
-    @property
-    def sentences(self) -> tuple[str, ...]:
-        trials = count(self.trials, "trial")
-        if self.deflated is None:
-            anything = f"Is there anything at all? {self.bars:,} tested bars are too few to tell."
-        else:
-            anything = (
-                f"Is there anything at all? With a probability of {percent(self.deflated)} the Sharpe ratio of trial "
-                f"{self.best.number} beyond equal weight is above the best that luck gives to {trials}"
-                f"{f', so alike that they count as {self.effective:.1f}' if self.trials > 1 else ''}; "
-                f"{percent(1.0 - SIGNIFICANCE, 0)} would show skill."
-            )
-        if self.overfitting is None:
-            choosing = f"Was choosing worth anything? {trials} on {self.bars:,} bars cannot tell."
-        else:
-            choosing = (
-                "Was choosing worth anything? The trial that is best on one half of the tested bars is in the worse "
-                f"half of the trials on the others in {percent(self.overfitting.probability, 0)} of all ways to halve "
-                "them; 50 % is chance."
-            )
-        others = f"{len(self.equals)} of {trials}" if self.trials > 1 else "1 trial"
-        equal = f"Not to be told apart from the best mean return: {others} ({', '.join(map(str, self.equals))})."
-        length = "no record would be long enough" if self.needed is None else f"{self.needed:,} bars would be enough"
-        return anything, choosing, equal, f"To tell its Sharpe ratio from 0, {length}; there are {self.bars:,}."
 
 
 class Study:

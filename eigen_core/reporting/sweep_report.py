@@ -10,8 +10,9 @@ from matplotlib.axes import Axes
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import require_place, write_file
 from eigen_core.common.text import count, number, percent, ratio
+from eigen_core.judging.choice import Choice
 from eigen_core.judging.cross_validation import Paths
-from eigen_core.judging.sweeps import Choice, Sweep, TrialResult, load_sweep
+from eigen_core.judging.sweeps import Sweep, TrialResult, load_sweep
 from eigen_core.reporting.report import (
     HEADLINES,
     UNDEFINED,

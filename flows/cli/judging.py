@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
     from eigen_core.judging.act import Act, Reconciliation
     from eigen_core.judging.backtest import SpanResult
+    from eigen_core.judging.choice import Choice
     from eigen_core.judging.importance import RunImportance
     from eigen_core.judging.run_backtests import Backtest
-    from eigen_core.judging.sweeps import Choice
     from eigen_core.judging.trust import Trial, Trust
     from eigen_core.judging.walk_forward import WalkResult
     from eigen_core.market.audit import MarketAudit

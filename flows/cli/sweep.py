@@ -235,7 +235,7 @@ class _Trials:
 
 
 def print_results(console: Console, sweep: "Sweep", results: Sequence["TrialResult"]) -> None:
-    from eigen_core.judging.sweeps import Choice
+    from eigen_core.judging.choice import Choice
 
     objective = _OBJECTIVES[sweep.definition.objective]
     headers = ("trial", objective, "generations", "settings")
@@ -262,7 +262,7 @@ def print_results(console: Console, sweep: "Sweep", results: Sequence["TrialResu
 
 
 def results_document(sweep: "Sweep", results: Sequence["TrialResult"]) -> dict[str, Any]:
-    from eigen_core.judging.sweeps import Choice
+    from eigen_core.judging.choice import Choice
 
     objective, trials = sweep.definition.objective, []
     for one in results:
