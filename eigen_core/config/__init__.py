@@ -35,5 +35,6 @@ from eigen_core.config.model import (
     CheckpointConfig as CheckpointConfig,
     Config as Config,
     merge as merge,
+    preset_space as preset_space,
     preset_values as preset_values,
 )

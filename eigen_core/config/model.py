@@ -150,12 +150,22 @@ def preset_values(name: str) -> dict[str, Any]:
     return {"preset": name, **deepcopy(_overrides(name))}
 
 
+def preset_space(name: str) -> tuple[str, ...]:
+    """Return the `KEY=VALUES` that `eigen sweep` varies with preset `name` where it is given none; empty: nothing."""
+    return tuple(_file_of(name).get("vary", ()))
+
+
 @cache
 def _overrides(name: str) -> dict[str, Any]:
     # Cached: the form in Prefect's pages asks for each setting of each preset.
-    values: dict[str, Any] = yaml.safe_load((_PRESETS / f"{name}.yaml").read_text(encoding="utf-8"))
-    base = values.pop("extends", None)
+    values = {key: value for key, value in _file_of(name).items() if key not in ("extends", "vary")}
+    base = _file_of(name).get("extends")
     return values if base is None else merge(_overrides(base), values)
+
+
+def _file_of(name: str) -> dict[str, Any]:
+    values: dict[str, Any] = yaml.safe_load((_PRESETS / f"{name}.yaml").read_text(encoding="utf-8"))
+    return values
 
 
 def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class CrossValidation:
 
     Attributes:
         kind: `cpcv`, every choice of `tested` groups; `kfold`, every group alone; `walk`, every group but the first
-            alone, and only bars before it are trained on.
+            alone, and only bars before it are trained on (so does scikit-learn's `TimeSeriesSplit`).
     """
 
     kind: Kind

@@ -23,7 +23,7 @@ from eigen_core.checkpoint.store import check_run_name
 from eigen_core.common.errors import End, InputError
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.text import quoted, text_or_json
-from eigen_core.config import Config
+from eigen_core.config import Config, preset_space
 from eigen_core.config.explain import flatten, settings
 from eigen_core.config.loading import load_config, parse_assignments
 from eigen_core.config.model import CheckpointConfig
@@ -99,6 +99,16 @@ def space_of(varied: Sequence[str], preset: str | None, given: Sequence[str]) ->
             raise InputError(f"--vary {key}: this setting cannot be varied; give it with --set.")
         space[key] = _distribution(key, values, preset, given)
     return space
+
+
+def varied_by_preset(config: Config, given: Sequence[str]) -> list[str]:
+    """Return the settings that the preset of `config` varies, as `space_of` takes them, where a sweep names none.
+
+    Left out are those that are `given` (`KEY=VALUE`), and those that the algorithm of `config` does not have.
+    """
+    fixed, known = flatten(parse_assignments(given)), flatten(config.model_dump())
+    varied = {text.partition("=")[0]: text for text in preset_space(config.preset)}
+    return [text for key, text in varied.items() if key in known and key not in fixed]
 
 
 def _distribution(key: str, text: str, preset: str | None, given: Sequence[str]) -> Any:  # noqa: ANN401 - Optuna's

@@ -170,8 +170,11 @@ def _paths_plot(trials: Sequence[tuple[TrialResult, Paths]]) -> object:
 def _command(sweep: Sweep) -> str:
     definition, folds = sweep.definition, sweep.definition.cross_validation
     assert folds is not None
-    shape = ["--cv", folds.kind, "--groups", str(folds.groups)]
-    shape += ["--test-groups", str(folds.tested)] if folds.kind == "cpcv" else []
+    shape = ["--cv", folds.kind]
+    if folds.kind == "cpcv":
+        shape += ["--groups", str(folds.groups), "--test-groups", str(folds.tested)]
+    else:
+        shape += ["--folds", str(len(folds.tests))]
     shape += ["--seeds", str(definition.seeds), "--objective", definition.objective]
     varied = [part for key in definition.space for part in ("--vary", f"{key}=…")]
     return shlex.join(["eigen", "sweep", sweep.name, *shape, *options_of(definition.config), *varied])

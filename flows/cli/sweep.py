@@ -22,6 +22,7 @@ from flows.cli.judging import choice_document, print_choice
 from flows.cli.run_jobs import IsStopped, RunJob, Train, job_executor, refuse_two_schedulers, require_trained, run_job
 
 if TYPE_CHECKING:
+    from eigen_core.judging.cross_validation import CrossValidation, Kind
     from eigen_core.judging.sweeps import Study, Sweep, TrialResult
 
 
@@ -30,11 +31,13 @@ if TYPE_CHECKING:
   eigen sweep rates --vary learner.weight_decay=0.1:10:log --vary learner.batch_size=32,64 --trials 30
   eigen sweep seeds --seeds 5 --preset quickstart
   eigen sweep steps --vary learner.critic_learning_rate=1e-4:1e-2:log --seeds 3 --jobs 2 --set threads=1
-  eigen sweep coins --preset crypto --data FOLDER --cv cpcv --vary learner.gradient_steps=24,48,96 --refit
+  eigen sweep coins --preset crypto --data FOLDER --cv cpcv --trials 10 --refit
+  eigen sweep years --cv walk --folds 4 --vary learner.gradient_steps=24,48,96
 
 A trial is a set of settings with a run for each seed, such as `NAME-007-s1`, which `eigen show`, `resume` and `export`
 accept. Its value is the mean validation fitness of its runs' champions. With `--cv` the bars before the holdout are
-divided into groups; a trial has a run for each split, trained on other groups than its champion then trades.
+divided into groups; a trial has a run for each split, trained on other groups than its champion then trades. Without
+`--vary` a sweep varies what its preset names (`crypto`), or nothing but seeds.
 """
 )
 @run_options("preset", "generations", "seed", "assignments", "data", "store", "device")
@@ -42,7 +45,8 @@ def sweep(
     name: Annotated[str, typer.Argument(help="Name of the sweep; its runs begin with it.", metavar="NAME")],
     *,
     vary: Annotated[
-        list[str] | None, option("KEY=VALUES", "A setting to vary: LOW:HIGH, LOW:HIGH:log or ONE,OTHER.")
+        list[str] | None,
+        option("KEY=VALUES", "A setting to vary: LOW:HIGH, LOW:HIGH:log or ONE,OTHER.", "those of the preset"),
     ] = None,
     trials: Annotated[int, number("Number of trials.", most=LARGEST)] = 20,
     seeds: Annotated[int, number("Runs of each trial, with different seeds.", most=1_000)] = 1,
@@ -56,8 +60,9 @@ def sweep(
         Literal["cpcv", "kfold", "walk"] | None,
         option("KIND", "Cross-validation: cpcv (combinatorial, purged), kfold or walk (forward).", "none"),
     ] = None,
-    groups: Annotated[int, number("Groups of bars of a cross-validation.", most=100)] = 5,
-    test_groups: Annotated[int, number("Groups that test each split of cpcv.", most=50)] = 2,
+    groups: Annotated[int | None, number("Groups of bars of cpcv.", 100, "5")] = None,
+    test_groups: Annotated[int | None, number("Groups that test each split of cpcv.", 50, "2")] = None,
+    folds: Annotated[int | None, number("Test folds of kfold or walk, which trains before its first.", 99, "5")] = None,
     objective: Annotated[
         Literal["sharpe", "growth", "excess", "score"] | None,
         option("VALUE", "Value of a trial: sharpe, growth or excess in the tests, or score.", "sharpe with --cv"),
@@ -73,27 +78,39 @@ def sweep(
     check_run_name(name)
     refuse_two_schedulers(config, runs_on)
     try:
-        from eigen_core.judging.cross_validation import CrossValidation, splits_of_sweep
-        from eigen_core.judging.sweeps import Definition, Study, Sweep, as_settings, results_of, space_of
+        from eigen_core.judging.cross_validation import splits_of_sweep
+        from eigen_core.judging.sweeps import (
+            Definition,
+            Study,
+            Sweep,
+            as_settings,
+            results_of,
+            space_of,
+            varied_by_preset,
+        )
         from eigen_core.judging.walk_forward import with_purge
     except ModuleNotFoundError as error:
         raise InputError(
             f"eigen sweep needs the package {error.name}, which is not installed: `{install_command('sweep')}`."
         ) from error
-    folds = None if cv is None else CrossValidation.of(cv, groups, test_groups)
-    if folds is None and objective not in (None, "score"):
+    cross_validation = _cross_validation(cv, groups, test_groups, folds)
+    if cross_validation is None and objective not in (None, "score"):
         raise InputError(f"--objective {objective} is of the tests of a cross-validation: add --cv, or leave it out.")
-    if folds is not None:
+    if cross_validation is not None:
         config = with_purge(config, config.market.purge if "purge" in config.market.model_fields_set else None)
     if refit and not config.has_holdout:
         raise InputError("--refit trains a run for a holdout, and market.holdout is 0: set it, or leave --refit out.")
-    value = objective or ("score" if folds is None else "sharpe")
-    definition = Definition(config, space_of(vary or (), options.preset, settings), seeds, prune, folds, value)
-    given = Sweep(name, definition, () if folds is None else splits_of_sweep(config, folds))
+    value = objective or ("score" if cross_validation is None else "sharpe")
+    varied = vary or varied_by_preset(config, settings)
+    space = space_of(varied, options.preset, settings)
+    definition = Definition(config, space, seeds, prune, cross_validation, value)
+    given = Sweep(name, definition, () if cross_validation is None else splits_of_sweep(config, cross_validation))
     console = output_console()
     with job_executor(jobs, runs_on) as in_threads, _locked(given):
         study = Study(given.folder / f"{name}.db", definition)
         say: Callable[[str], None] = (lambda _: None) if as_json else partial(print_line, console)
+        if varied and not vary:
+            say(f"varied, as preset {config.preset} says: {' '.join(varied)}")
         training = _Trials(given, study, options.preset, settings, trials, say)
         in_threads([training.train] * jobs)
         results = results_of(given, study.trials())
@@ -118,8 +135,31 @@ _OBJECTIVES = {
     "growth": "growth a year",
     "excess": "growth a year beyond equal weight",
 }
+_FOLDS, _TEST_GROUPS = 5, 2
 # Reading a run in a bucket takes several requests: only one of this many polls reads it.
 _REMOTE_POLLS = 20
+
+
+def _cross_validation(
+    cv: "Kind | None", groups: int | None, test_groups: int | None, folds: int | None
+) -> "CrossValidation | None":
+    from eigen_core.judging.cross_validation import CrossValidation
+
+    for name, given, kinds in (
+        ("--groups", groups, ("cpcv",)),
+        ("--test-groups", test_groups, ("cpcv",)),
+        ("--folds", folds, ("kfold", "walk")),
+    ):
+        if given is not None and cv not in kinds:
+            raise InputError(
+                f"{name} is an option of --cv {' and --cv '.join(kinds)}: leave it out, or give that --cv."
+            )
+    if cv is None:
+        return None
+    if cv == "cpcv":
+        return CrossValidation.of(cv, groups or _FOLDS, test_groups or _TEST_GROUPS)
+    # The first group of a walk is only trained on.
+    return CrossValidation.of(cv, (folds or _FOLDS) + (cv == "walk"), 1)
 
 
 @contextmanager

@@ -5,10 +5,21 @@ from pathlib import Path
 import pytest
 
 from eigen_core.common.errors import End, InputError
+from eigen_core.config import PRESET_NAMES
+from eigen_core.config.explain import settings
 from eigen_core.config.loading import load_config
 
 pytest.importorskip("optuna")
-from eigen_core.judging.sweeps import Definition, Study, Sweep, as_settings, results_of, space_of, state_of
+from eigen_core.judging.sweeps import (
+    Definition,
+    Study,
+    Sweep,
+    as_settings,
+    results_of,
+    space_of,
+    state_of,
+    varied_by_preset,
+)
 
 GIVEN = ["generations=4", "preset=ddpg"]
 
@@ -37,6 +48,14 @@ def test_what_cannot_be_varied_is_refused_in_a_sentence(varied: list[str], sente
     with pytest.raises(InputError) as refused:
         space_of(varied, None, GIVEN)
     assert sentence in str(refused.value)
+
+
+@pytest.mark.parametrize("preset", PRESET_NAMES)
+def test_every_setting_that_a_preset_varies_can_be_varied_alone_and_with_another_learner(preset: str) -> None:
+    varied = varied_by_preset(load_config(preset), [])
+    assert len(space_of(varied, preset, [])) == len(varied)
+    other = ["learner.algorithm=ppo"]
+    assert set(space_of(varied_by_preset(load_config(preset, other), other), preset, other)) <= set(settings("ppo"))
 
 
 @pytest.mark.thorough

@@ -55,14 +55,17 @@ def trained_on(config: Config) -> tuple[set[str], set[str]]:
 
 
 KINDS = [
-    ("walk", 3, 1),
-    *(pytest.param(*kind, marks=pytest.mark.thorough) for kind in (("cpcv", 6, 3), ("kfold", 4, 1))),
+    ("walk", ["--folds", "3"], 3, 1),
+    pytest.param("cpcv", ["--groups", "4"], 6, 3, marks=pytest.mark.thorough),
+    pytest.param("kfold", ["--folds", "4"], 4, 1, marks=pytest.mark.thorough),
 ]
 
 
-@pytest.mark.parametrize(("kind", "splits", "paths"), KINDS)
-def test_champions_trade_groups_that_they_were_not_trained_on(kind: str, splits: int, paths: int) -> None:
-    found = document("sweep", "mine", *VARIED, "--trials", "1", "--cv", kind, "--groups", "4", *SETTINGS)
+@pytest.mark.parametrize(("kind", "shape", "splits", "paths"), KINDS)
+def test_champions_trade_groups_that_they_were_not_trained_on(
+    kind: str, shape: list[str], splits: int, paths: int
+) -> None:
+    found = document("sweep", "mine", *VARIED, "--trials", "1", "--cv", kind, *shape, *SETTINGS)
     assert [len(trial["runs"]) for trial in found["trials"]] == [splits]
     whole = build_panel(TRAINED[0].config.model_copy(update={"market": _of_all(TRAINED[0].config)}))[0]
     before = set(map(str, whole.dates[: whole.splits.holdout.start]))
@@ -160,6 +163,10 @@ def test_the_best_trial_is_trained_again_on_all_bars_but_the_holdout_and_the_rep
     [
         (["--objective", "sharpe"], "add --cv"),
         (["--cv", "cpcv", "--groups", "2"], "2 test groups of 2 groups"),
+        (["--cv", "walk", "--groups", "5"], "--groups is an option of --cv cpcv"),
+        (["--cv", "kfold", "--test-groups", "2"], "--test-groups is an option of --cv cpcv"),
+        (["--cv", "cpcv", "--folds", "5"], "--folds is an option of --cv kfold and --cv walk"),
+        (["--folds", "5"], "--folds is an option of"),
         (["--cv", "kfold", "--refit", "--set", "market.holdout=0"], "market.holdout is 0"),
         (["--cv", "kfold", "--set", "market.validation=400"], "Give at least"),
     ],

@@ -24,6 +24,7 @@ from eigen_core.checkpoint.run_contents import RunContents
 from eigen_core.checkpoint.store_location import open_store
 from eigen_core.common.errors import End, InputError, Stopped, StoppedByMemory
 from eigen_core.common.process import MKL_MODE, STRICT, TORCH_CAPABILITY, use_instructions
+from eigen_core.config import preset_space
 from eigen_core.config.loading import load_config
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.judging.walk_forward import plan_walk, with_purge
@@ -65,6 +66,33 @@ def test_a_sweep_that_was_stopped_goes_on_and_prunes_a_trial_that_falls_behind(m
     # The validation of the made-up champions.
     assert states == [(0, "finished", 0.5, 0.0), (2, "finished", 0.5, 0.0), (1, "pruned", None, None)]
     assert [run["run"] for run in found["trials"][0]["runs"]] == ["mine-000-s1", "mine-000-s2"]
+
+
+@pytest.mark.usefixtures("user_folder")
+def test_a_sweep_that_names_nothing_to_vary_varies_what_its_preset_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("optuna")
+
+    def train(run: RunJob, _: Path, __: IsStopped) -> JobResult:
+        save_records(run.config, run.name, [telemetry(1)])
+        return JobResult(0, "")
+
+    monkeypatch.setattr("flows.cli.run_jobs.train_in_subprocess", train)
+    command = ["sweep", "coins", "--preset", "crypto", "--generations", "1", "--set", "market.holdout=0"]
+    said = eigen(*command, "--trials", "1", code=0).stdout
+    assert all(key in said.partition("trial 0 begins")[0] for key in preset_keys("crypto"))
+    found = document(*command, "--trials", "10")
+    settings = [trial["settings"] for trial in found["trials"]]
+    assert len({json.dumps(one) for one in settings}) == 10
+    assert all(set(one) == set(preset_keys("crypto")) for one in settings)
+    assert "--vary differs" in refused(*command, "--vary", "learner.weight_decay=0.3:3:log")
+    given = document("sweep", "own", *command[2:], "--set", "trading.decide_every=2h", "--trials", "1")
+    assert set(given["trials"][0]["settings"]) == set(preset_keys("crypto")) - {"trading.decide_every"}
+    plain = document("sweep", "plain", "--generations", "1", "--set", "market.holdout=0", "--trials", "4")
+    assert [trial["settings"] for trial in plain["trials"]] == [{}]
+
+
+def preset_keys(preset: str) -> list[str]:
+    return [text.partition("=")[0] for text in preset_space(preset)]
 
 
 def test_without_its_package_a_sweep_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
