@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import json_or_text, listed, quoted
 from eigen_core.config.explain import Setting, flatten, section_names, settings
+from eigen_core.config.instruments import read_instruments
 from eigen_core.config.learning import VARIANTS
 from eigen_core.config.machine_settings import MACHINE_SETTINGS
 from eigen_core.config.model import Config, merge
@@ -130,6 +131,8 @@ def _parse_value(setting: Setting, text: str) -> object:
         return None
     if setting.kind in ("string", "date"):
         return text
+    if setting.key == "market.instruments" and text.lower().endswith(".csv"):
+        return read_instruments(text)
     if setting.kind == "strings":
         return _names(text)
     if setting.kind == "integers" and not text.startswith("["):

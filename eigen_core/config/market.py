@@ -14,6 +14,7 @@ from pydantic import Field, field_validator, model_validator
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import quoted
+from eigen_core.config.instruments import MOST_INSTRUMENTS, Instrument
 from eigen_core.config.registry import (
     Count,
     CountOrZero,
@@ -131,6 +132,9 @@ class MarketConfig(Section):
     (leave out the row; the price must come back), `split NEW:OLD` (NEW shares for OLD ones: earlier prices are
     multiplied by OLD/NEW, volumes by NEW/OLD), `ends` (the symbol ends on the day before) and `renamed` (from that day
     on another asset has the name); for example `BANK 2022-06-06 split 1:20`."""
+    instruments: Annotated[tuple[Text, ...], Field(max_length=MOST_INSTRUMENTS, fail_fast=True, strict=False)] = ()
+    """Costs and order rules of each symbol, in place of the single rates in `trading`: on the command line a CSV file
+    with a row a symbol, whose rows become this setting, or texts such as `BTC cost_bps=10 lot_size=0.001`."""
     context: Annotated[tuple[Text, ...], Field(max_length=100_000, fail_fast=True, strict=False)] = ()
     """Symbols that agents observe but cannot trade (an index, a rate)."""
     levels: Annotated[tuple[Text, ...], Field(max_length=100_000, fail_fast=True, strict=False)] = ()
@@ -193,6 +197,14 @@ class MarketConfig(Section):
         if (most := each.most_common(1)) and most[0][1] > 1:
             raise ValueError(f"market.events decides twice about {' '.join(most[0][0])}: decide once")
         return events
+
+    @field_validator("instruments")
+    @classmethod
+    def _instruments_are_rows(cls, texts: tuple[str, ...]) -> tuple[str, ...]:
+        each = Counter(Instrument.parse(text).symbol for text in texts)
+        if (most := each.most_common(1)) and most[0][1] > 1:
+            raise ValueError(f"market.instruments has {quoted(most[0][0])} twice: give each symbol once")
+        return texts
 
     @field_validator("symbol_from")
     @classmethod

@@ -429,7 +429,7 @@ class MarketBacktest(TaskBacktest[DecidedTrades, TradedAccounts]):
         closes = known.last_close[: len(known_days)].cpu().numpy()
         accounts = trade_accounts(decided, known, dates, config.trading, config.account)
 
-        last, shares, costs = len(span) - 1, accounts.shares[0], OrderCosts.of(config.trading)
+        last, shares, costs = len(span) - 1, accounts.shares[0], known.costs(config.trading).numpy()
         sessions = known.session[: len(span)].cpu().numpy()
         assets, targets, entries = decided.asset[0], decided.target[0], decided.entry[0]
         bought = [(int(decision), int(purchase)) for decision, purchase in np.argwhere(shares > 0.0)]
@@ -438,13 +438,13 @@ class MarketBacktest(TaskBacktest[DecidedTrades, TradedAccounts]):
         orders = []
         for made in [*(made for made in bought if day[made[0]] == last), *held]:
             buys = day[made[0]] == last
-            price = entries[made] if buys else targets[made]
+            price, of_asset = entries[made] if buys else targets[made], costs.of_assets(int(assets[made]))
             orders.append(
                 Order(
                     symbol=panel.symbols[assets[made]],
                     side="buy" if buys else "sell",
                     size=float(shares[made]),
-                    money=float(accounts.paid[0][made] if buys else costs.received(shares[made] * price)),
+                    money=float(accounts.paid[0][made] if buys else of_asset.received(shares[made] * price)),
                     price=float(price),
                     target=float(targets[made]),
                     latest_exit=_latest_exit(panel, sessions, day[made[0]], int(assets[made]), holding_bars),
@@ -568,8 +568,8 @@ class PortfolioBacktest(TaskBacktest[Values, WeightsAccounts]):
     def next_orders(self, weights: Tensor, first: int) -> NextOrders:
         span = range(first, self.panel.days)
         decided = self._decided(weights[None], span)
-        closes = np.asarray(self.panel.close[first:])
-        return orders_of_days(decided[0], self.accounts(decided, span), closes, self.panel.symbols, self.config)
+        known, accounts = self._known(span), self.accounts(decided, span)
+        return orders_of_days(decided[0], accounts, known, self.panel.symbols, self.config)
 
 
 @torch.no_grad()
@@ -592,21 +592,20 @@ def decide_weights(
 
 
 def orders_of_days(
-    weights: Values, accounts: WeightsAccounts, closes: Values, symbols: tuple[str, ...], config: Config
+    weights: Values, accounts: WeightsAccounts, known: Prices, symbols: tuple[str, ...], config: Config
 ) -> NextOrders:
     """Return the orders of an agent after the last day of its account, and what it decided after each earlier day.
 
-    Sizes assume a fill at the day's close. `weights` and `closes` are float64 `[days, assets]`; without a close (NaN)
-    there is no order on that day.
+    Sizes assume a fill at the day's close; without a close there is no order on that day. `weights` are float64
+    `[days, assets]`; `known` are prices of the days, as `prices_of_span` returns them.
     """
-    equity, costs = accounts.equity[0], OrderCosts.of(config.trading)
+    equity, costs = accounts.equity[0], known.costs(config.trading).to(torch.device("cpu"))
+    closes = known.close[: len(equity)].cpu().numpy()
     cash = equity * (1.0 - accounts.exposure[0])
     stays = ~(closes > 0.0)
-    changes, _ = changes_to_weights(
-        weights, cash, accounts.shares[0], accounts.worth, stays, config.trading, config.account
-    )
+    changes, _ = changes_to_weights(weights, cash, accounts.shares[0], accounts.worth, stays, costs, config.account)
     days = zip(changes, closes, equity, strict=True)
-    orders = [_orders(change, close, float(known), symbols, costs) for change, close, known in days]
+    orders = [_orders(change, close, float(worth), symbols, costs.numpy()) for change, close, worth in days]
     last, shares = len(equity) - 1, accounts.shares[0, -1]
     worth = shares * accounts.worth[-1]
     positions = [
@@ -625,8 +624,9 @@ def _orders(
     orders = []
     for asset in np.flatnonzero(np.abs(changes) * np.nan_to_num(closes) > ROUNDING * equity):
         size, buys = float(abs(changes[asset])), bool(changes[asset] > 0.0)
-        price = float(costs.purchase_price(closes[asset]) if buys else costs.sale_price(closes[asset]))
-        money = costs.paid(size * price) if buys else costs.received(size * price)
+        own = costs.of_assets(int(asset))
+        price = float(own.purchase_price(closes[asset]) if buys else own.sale_price(closes[asset]))
+        money = float(own.paid(size * price) if buys else own.received(size * price))
         orders.append(Order(symbols[asset], "buy" if buys else "sell", size, money, price, None, None))
     return tuple(sorted(orders, key=lambda order: order.side, reverse=True))
 

@@ -14,7 +14,6 @@ from eigen_core.config import Config, TradingConfig
 from eigen_core.judging.significance import FEWEST_DAYS, POWER, detectable_ratio
 from eigen_core.market import Panel
 from eigen_core.trading.equity import Values
-from eigen_core.trading.order_fills import OrderCosts
 from eigen_core.trading.orders import decides
 from eigen_core.trading.prices import Prices, prices_of_span
 from eigen_core.trading.synthetic import normalised_over_assets, persistent_noise
@@ -75,7 +74,7 @@ def smallest_edges(config: Config, panel: Panel) -> tuple[list[EdgesHeld], str]:
     rows, assets, independent = [], 0, 0.0
     for days in sorted({*(every * days for days in _HOLDING_DAYS), config.trading.holding_bars}):
         trading = config.trading.model_copy(update={"holding_bars": days})
-        costs, fills = OrderCosts.of(trading), replace(known).fills(trading)
+        costs, fills = known.costs(trading), replace(known).fills(trading)
         gains = costs.gain_at_market(fills.entry, fills.exit).numpy()
         ended = np.arange(len(gains))[:, None] + fills.exit_offset.numpy()
         returns = np.where(ended < len(gains), gains, np.nan)
@@ -89,7 +88,7 @@ def smallest_edges(config: Config, panel: Panel) -> tuple[list[EdgesHeld], str]:
         trades, free = daily_trades * holdout_bars, 1.0 - daily_trades * days / assets
         error = float((spread**2).mean() * free / trades * (1.0 + _TAIL * (assets / independent - 1.0))) ** 0.5
         detectable = detectable_ratio(max(holdout_bars // days - 2, 1)) + _TOGETHER
-        gain, cost = score * float(spread.mean()), costs.buying + costs.selling
+        gain, cost = score * float(spread.mean()), float(np.mean(costs.numpy().buying + costs.numpy().selling))
         # Trades of the last days end with the holdout, after half of their time in the mean.
         shown = max(detectable * error, cost + float(ndtri(POWER)) * error) / (1.0 - 0.5 * days / holdout_bars)
         rows.append(EdgesHeld(days, round(trades), shown / gain, cost / gain))

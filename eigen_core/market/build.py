@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import pyarrow
@@ -13,6 +13,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.process import default_cache_root
 from eigen_core.common.progress import report_progress
 from eigen_core.config import Config, MarketConfig
+from eigen_core.config.instruments import instruments_of
 from eigen_core.machine.memory_usage import headroom_bytes, release_free_memory
 from eigen_core.market.cleaning import CleanPrices, clean_prices, prices_fingerprint
 from eigen_core.market.events import apply_events, refuse_suspicious, undecided_rows
@@ -62,6 +63,8 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
         del panel, report
         _release_free_memory()
     panel, report = found
+    # The cache has the prices alone: costs are settings of a run.
+    panel = replace(panel, instruments=instruments_of(market.instruments, panel.symbols[: panel.assets]))
     refuse_suspicious(report.suspicious, market)
     panel.splits.require(config)
     if report.look_ahead and market.look_ahead == "refuse":
@@ -152,11 +155,11 @@ def panel_of_clean_prices(prices: CleanPrices, market: MarketConfig, fingerprint
 
     tradable = slice(prices.assets)
     traded = prices.traded[:, tradable]
-    grids = {name: getattr(prices, name)[:, tradable] for name in BAR}
+    grids: dict[str, Any] = {name: np.where(traded, getattr(prices, name)[:, tradable], np.nan) for name in BAR}
     return Panel(
         features=normalise(with_progress(), features.shape, splits.training_rows),
         valid=~np.isnan(prices.close),
-        **{name: np.where(traded, grid, np.nan) for name, grid in grids.items()},
+        **grids,
         dates=prices.days,
         symbols=prices.symbols,
         feature_names=features.names,

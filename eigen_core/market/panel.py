@@ -21,6 +21,7 @@ from safetensors.numpy import save_file
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import open_regular_file
 from eigen_core.config import Config, MarketConfig
+from eigen_core.config.instruments import Instrument, instruments_of
 from eigen_core.config.model import MemoryConfig
 from eigen_core.config.registry import seconds_of
 from eigen_core.machine.memory_usage import headroom_bytes
@@ -187,6 +188,7 @@ class Panel:
         fingerprint: SHA-256 of all inputs of the panel, by which caches and runs tell panels apart.
         origin: if it was built from price files: SHA-256 of these (`files`) and of their prices and settings
             (`content`), `first` and `last` day. Another file with the same prices on these days has the same `content`.
+        instruments: costs and order rules of each asset (`market.instruments`); empty: the single rates of `trading`.
     """
 
     features: NDArray[np.float32]
@@ -201,6 +203,7 @@ class Panel:
     splits: Splits
     fingerprint: str
     origin: Mapping[str, str] = field(default_factory=dict)
+    instruments: tuple[Instrument, ...] = ()
 
     @property
     def days(self) -> int:
@@ -300,6 +303,7 @@ def panel_of_prices(
         splits=splits,
         fingerprint=digest.hexdigest(),
         origin={},
+        instruments=instruments_of(market.instruments, symbols[:assets]),
     )
 
 

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from eigen_core.config import TradingConfig
 from eigen_core.task.interface import Outcomes
-from eigen_core.trading.order_fills import OrderCosts
 from eigen_core.trading.orders import batch_slices, decides, resolve_orders, trade_value
 from eigen_core.trading.prices import Prices
 from eigen_core.trading.ridge import standardised
@@ -46,7 +45,7 @@ class OutcomeTable:
             day = decided[part][:, None, None]
             cells = (values.expand(len(day), *shape[1:]) for values in (day, assets, targets))
             trades = resolve_orders(prices, trading, *cells)
-            gain = OrderCosts.of(trading).net_gain(trades.entry, trades.exit)
+            gain = prices.costs(trading).of_assets(assets).net_gain(trades.entry, trades.exit)
             bought = trades.filled & prices.tradable[day[:, 0, 0]][..., None]
             rewards[part] = torch.where(bought, trade_value(trading, torch.ones_like(gain), gain), torch.nan)
             shares[part] = trades.exit_offset / trading.holding_bars

@@ -114,7 +114,9 @@ def random_panel(market: MarketConfig, size: PanelDimensions) -> Panel:
     symbols = [f"S{column}" for column in range(size.columns)]
     names = [f"feature{index}" for index in range(size.features)]
     prices = (close, close * 1.01, close * 0.99, close)
-    return panel_of_prices(features, *prices, dates, symbols, names, market)
+    # The names of its symbols are none of the user's.
+    without = market.model_copy(update={"instruments": ()})
+    return panel_of_prices(features, *prices, dates, symbols, names, without)
 
 
 class PanelTask(Task[MarketObservation, MarketEncoding]):

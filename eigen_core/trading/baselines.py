@@ -15,7 +15,7 @@ from torch import Tensor
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import AccountConfig, Config, TradingConfig
 from eigen_core.trading.equity import EquityCurve, Values, periods_per_year
-from eigen_core.trading.order_fills import OrderCosts, ended_by, fill_offset
+from eigen_core.trading.order_fills import ended_by, fill_offset
 from eigen_core.trading.orders import batch_slices
 from eigen_core.trading.portfolio import equal_weights_like, weights_accounts
 from eigen_core.trading.prices import Prices, prices_of_span
@@ -291,7 +291,7 @@ def _trades_at_close(
         "asset": asset,
         "exit_day": np.where(due_day < 0, -1, sale_days[due, column]),
         "entry": entries[decided, column],
-        "exit": OrderCosts.of(trading).sale_price(sales[due, column]),
+        "exit": known.costs(trading).numpy().of_assets(column).sale_price(sales[due, column]),
         "target": np.full(shape, np.nan),
         "coefficient": np.broadcast_to(coefficient, shape),
         "at_target": np.zeros(shape, dtype=np.bool_),

@@ -16,7 +16,7 @@ from torch import Tensor
 from eigen_core.common.errors import InputError
 from eigen_core.config import TradingConfig
 from eigen_core.machine.gpu import on_device
-from eigen_core.trading.order_fills import OrderCosts, fill_offset
+from eigen_core.trading.order_fills import fill_offset
 from eigen_core.trading.orders import (
     PERCENT,
     Orders,
@@ -148,7 +148,8 @@ def book_episodes(
     reward = rewards.sum(dim=1)
     require_finite(orders, reward)
     # In percent of the entry's value times the coefficient: the unit of the reward before `loss_multiplier`.
-    fees = orders.coefficient * PERCENT * OrderCosts.of(trading).cost * (1.0 + orders.exit / orders.entry)
+    costs = prices.costs(trading).of_assets(orders.asset)
+    fees = orders.coefficient * PERCENT * costs.cost * (1.0 + orders.exit / orders.entry)
     wins = orders.gain >= 0.0 if trading.bookkeeping == "classic" else orders.gain > 0.0
     return rewards, EpisodeSummary(
         trades=bought.sum(dim=(1, 2)),
@@ -188,12 +189,12 @@ def _trade_rewards(prices: Prices, trading: TradingConfig, days: Tensor, orders:
         rewards[:, :decisions] = sum_of_day(torch.where(bought, orders.value, 0.0))
         return rewards[:, :steps]
     cell, last_cell = days.unsqueeze(2) * prices.assets + orders.asset, prices.last_close.numel() - 1
-    booked = torch.zeros_like(orders.value)
+    booked, costs = torch.zeros_like(orders.value), prices.costs(trading).of_assets(orders.asset)
     for offset in range(fill_offset(trading), fills.before_wait + 1):
         worth = booked
         if trading.credit == "marked":
             close = prices.last_close.take((cell + offset * prices.assets).clamp_(max=last_cell))
-            worth = trade_value(trading, orders.coefficient, OrderCosts.of(trading).gain_at_market(orders.entry, close))
+            worth = trade_value(trading, orders.coefficient, costs.gain_at_market(orders.entry, close))
         worth = torch.where(orders.exit_offset == offset, orders.value, worth)
         counts = bought & (orders.exit_offset >= offset)
         rewards[:, offset : offset + decisions] += sum_of_day(torch.where(counts, worth - booked, 0.0))

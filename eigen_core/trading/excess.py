@@ -11,7 +11,6 @@ from torch import Tensor
 from eigen_core.common.records import Excess
 from eigen_core.config import TradingConfig
 from eigen_core.trading.equity import Values
-from eigen_core.trading.order_fills import OrderCosts
 from eigen_core.trading.orders import PERCENT
 from eigen_core.trading.prices import Prices
 from eigen_core.trading.trades import DecidedTrades
@@ -35,7 +34,7 @@ def market_gains(prices: Prices, trading: TradingConfig, day: Tensor, due: Tenso
     row = torch.minimum(day + due, last)
     # Positions whose sale is due later count at the last close, also of an asset that has ended.
     sale = torch.where((day + due > last)[..., None], prices.last_close[row], fills.sale[row])
-    return OrderCosts.of(trading).gain_at_market(fills.entry[day], sale).nanmean(dim=-1)
+    return prices.costs(trading).gain_at_market(fills.entry[day], sale).nanmean(dim=-1)
 
 
 def newey_west_lags(days: int) -> int:
@@ -128,7 +127,8 @@ def excess_of_trades(
         # Many trades are decided, and their sales due, on the same days.
         pairs, place = np.unique(day[made] * known.days + due[made], return_inverse=True)
         market[made] = of_market(*np.divmod(pairs, known.days))[place]
-    gains = OrderCosts.of(trading).net_gain(torch.tensor(trades.entry), torch.tensor(trades.exit)).numpy()
+    costs = known.costs(trading).to(torch.device("cpu")).of_assets(torch.tensor(trades.asset).clamp_(min=0))
+    gains = costs.net_gain(torch.tensor(trades.entry), torch.tensor(trades.exit)).numpy()
     excess = np.where(made, gains - market, 0.0)
     decided = day[made]
     gained, number = (

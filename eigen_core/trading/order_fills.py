@@ -11,6 +11,7 @@ from torch import Tensor
 
 from eigen_core.common.errors import InputError
 from eigen_core.config import TradingConfig
+from eigen_core.config.instruments import Instrument
 from eigen_core.trading.equity import Values
 
 _BASIS_POINTS = 10_000.0
@@ -22,30 +23,61 @@ Money = TypeVar("Money", float, Values, Tensor)
 
 @dataclass(frozen=True)
 class OrderCosts:
-    """Transaction cost of each purchase and sale, and slippage of market orders, as fractions of the price."""
+    """Transaction cost of each purchase and sale, and slippage of market orders, as fractions of the price.
 
-    cost: float
-    slippage: float
+    Both are numbers, or float64 tensors or arrays: `[assets]`, or of the shape of the assets given to `of_assets`.
+    """
+
+    cost: Any
+    slippage: Any
 
     @classmethod
-    def of(cls, trading: TradingConfig) -> Self:
-        return cls(trading.cost_bps / _BASIS_POINTS, trading.slippage_bps / _BASIS_POINTS)
+    def of(cls, trading: TradingConfig, instruments: Sequence[Instrument] = ()) -> Self:
+        """Return the rates of `trading`, or of each asset if there are `instruments`."""
+        if not instruments:
+            return cls(trading.cost_bps / _BASIS_POINTS, trading.slippage_bps / _BASIS_POINTS)
+        rates = [
+            [getattr(trading, name) if (own := getattr(one, name)) is None else own for one in instruments]
+            for name in ("cost_bps", "slippage_bps")
+        ]
+        return cls(*(torch.tensor(rates, dtype=torch.float64) / _BASIS_POINTS))
+
+    def of_assets(self, assets: Tensor | NDArray[np.int64] | slice | int) -> Self:
+        """Return the costs of assets, given by their numbers in any shape."""
+        if isinstance(self.cost, float):
+            return self
+        return replace(self, cost=self.cost[assets], slippage=self.slippage[assets])
+
+    def to(self, place: torch.device | torch.dtype) -> Self:
+        if isinstance(self.cost, float):
+            return self
+        return replace(self, cost=self.cost.to(place), slippage=self.slippage.to(place))
+
+    def numpy(self) -> Self:
+        """Return the costs as numbers or arrays."""
+        if isinstance(self.cost, float):
+            return self
+        return replace(self, cost=self.cost.cpu().numpy(), slippage=self.slippage.cpu().numpy())
 
     def purchase_price(self, price: Money) -> Money:
         """Return the price at which a market order buys: slippage included, transaction cost not."""
-        return price * (1.0 + self.slippage)
+        bought: Money = price * (1.0 + self.slippage)
+        return bought
 
     def sale_price(self, price: Money) -> Money:
         """Return the price at which a market order sells: slippage included, transaction cost not."""
-        return price * (1.0 - self.slippage)
+        sold: Money = price * (1.0 - self.slippage)
+        return sold
 
     def paid(self, value: Money) -> Money:
         """Return the money paid for a purchase: its value at the `purchase_price` plus the transaction cost."""
-        return value * (1.0 + self.cost)
+        paid: Money = value * (1.0 + self.cost)
+        return paid
 
     def received(self, value: Money) -> Money:
         """Return the money received for a sale: its value at the `sale_price` or a target less the transaction cost."""
-        return value * (1.0 - self.cost)
+        received: Money = value * (1.0 - self.cost)
+        return received
 
     def net_gain(self, entry: Tensor, exit_price: Tensor) -> Tensor:
         """Return the gain of a trade after all costs, as a fraction of the money paid; both prices include slippage."""
@@ -57,23 +89,26 @@ class OrderCosts:
 
     def purchase_costs(self, entry: Values) -> Values:
         """Return transaction cost plus slippage (money) of buying a share at `entry`, which includes slippage."""
-        return entry * (self.cost + self.slippage / (1.0 + self.slippage))
+        costs: Values = entry * (self.cost + self.slippage / (1.0 + self.slippage))
+        return costs
 
     def sale_costs(self, exit_price: Values, at_target: NDArray[np.bool_]) -> Values:
         """Return transaction cost plus slippage (money) of selling a share at `exit_price`, which includes slippage.
 
         A sale at its target has no slippage.
         """
-        slippage = np.where(at_target, 0.0, self.slippage / (1.0 - self.slippage) if self.slippage < 1.0 else 0.0)
-        return exit_price * (self.cost + slippage)
+        some = np.less(self.slippage, 1.0)
+        slippage = np.where(some & ~at_target, self.slippage / np.where(some, 1.0 - self.slippage, 1.0), 0.0)
+        costs: Values = exit_price * (self.cost + slippage)
+        return costs
 
     @property
-    def buying(self) -> float:
+    def buying(self) -> Any:  # noqa: ANN401 - a number, a tensor or an array
         """Transaction cost plus slippage of a purchase, as a fraction of its value without slippage."""
         return (1.0 + self.slippage) * (1.0 + self.cost) - 1.0
 
     @property
-    def selling(self) -> float:
+    def selling(self) -> Any:  # noqa: ANN401 - a number, a tensor or an array
         """Transaction cost plus slippage of a sale, as a fraction of its value without slippage."""
         return 1.0 - (1.0 - self.slippage) * (1.0 - self.cost)
 
@@ -142,6 +177,7 @@ class Fills:
         session: Tensor,
         last_day: Tensor,
         trading: TradingConfig,
+        costs: OrderCosts,
     ) -> Self:
         """Compute the fills of all days; see `Prices` for the arguments.
 
@@ -154,7 +190,7 @@ class Fills:
         for first in range(0, close.shape[1], step := max(1, _CELLS_AT_A_TIME // len(close))):
             some = slice(first, first + step)
             of_some = [values[:, some].contiguous() for values in (open, high, close, last_close, session)]
-            for name, values in vars(cls._of_assets(of_some, last_day, trading)).items():
+            for name, values in vars(cls._of_assets(of_some, last_day, trading, costs.of_assets(some))).items():
                 if isinstance(values, Tensor):
                     found.setdefault(name, values.new_empty(close.shape))[:, some] = values
                 else:
@@ -162,7 +198,7 @@ class Fills:
         return cls(**found)
 
     @classmethod
-    def _of_assets(cls, prices: Sequence[Tensor], last_day: Tensor, trading: TradingConfig) -> Self:
+    def _of_assets(cls, prices: Sequence[Tensor], last_day: Tensor, trading: TradingConfig, costs: OrderCosts) -> Self:
         open, high, close, last_close, session = prices
         days, device = len(close), close.device
         day = torch.arange(days, device=device)[:, None]
@@ -199,7 +235,7 @@ class Fills:
         exit_price = torch.where(beyond, at_the_end, sale.gather(0, row))
         fill_row = (day[:, 0] + offset).clamp(max=days - 1)
         can_buy = closes & filled[fill_row] & (day + offset < days)
-        entry = torch.where(can_buy, OrderCosts.of(trading).purchase_price(price[fill_row]), torch.nan)
+        entry = torch.where(can_buy, costs.purchase_price(price[fill_row]), torch.nan)
         quiet = open.isnan() & high.isnan() & close.isnan()
         last_priced = torch.where(quiet, 0, day).cummax(0).values.gather(0, (exit_day - 1).clamp(max=days - 1))
         before_wait = torch.maximum(torch.minimum(due, exit_day), last_priced) - day

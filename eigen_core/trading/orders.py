@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from eigen_core.config import TradingConfig
-from eigen_core.trading.order_fills import OrderCosts
 from eigen_core.trading.prices import MAX_ASSETS, NOT_TRADABLE, Prices
 
 PERCENT = 100.0
@@ -153,7 +152,7 @@ def orders_of(
     """Return the orders `[..., K]` of decisions on `days`, int64 `[...]`, as if no asset were held already."""
     days = days.unsqueeze(-1)
     trades = resolve_orders(prices, trading, days, asset, target)
-    gain = OrderCosts.of(trading).net_gain(trades.entry, trades.exit)
+    gain = prices.costs(trading).of_assets(asset).net_gain(trades.entry, trades.exit)
     wanted = (coefficient >= trading.buy_threshold) & prices.tradable.take(days * prices.assets + asset)
     return Orders(
         **vars(trades),
@@ -199,7 +198,7 @@ def resolve_orders(prices: Prices, trading: TradingConfig, days: Tensor, assets:
     # The days left from the first day that reaches the target; 0 if none does.
     left = (reached * days_left).amax(dim=0)
     first_reached = within + 1 - left.to(torch.int64)
-    costs = OrderCosts.of(trading)
+    costs = prices.costs(trading).of_assets(assets)
     if trading.bookkeeping == "exact":
         latest = fills.exit_offset.take(cell)
         if fills.longest > within:

@@ -157,14 +157,15 @@ class Rebalancing:
         # Before its first close an asset is not held, and has no weight.
         unfilled = fills.entry.isnan() & ~prices.last_close.isnan() & ~fills.ended
         stays, ended = (values[: len(returns)] for values in (unfilled, fills.ended))
-        return cls(returns, stays, ended, (stays | ended).any(-1).cpu().numpy(), OrderCosts.of(trading))
+        return cls(returns, stays, ended, (stays | ended).any(-1).cpu().numpy(), prices.costs(trading))
 
     def on(self, days: Tensor | slice, dtype: torch.dtype = torch.float64) -> "Rebalancing":
         """Return the table of some days, as indices of any shape `[..., days]` or a slice; `dtype`: of the returns."""
         returns = self.returns[days].to(dtype)
         # Days on the device are not read back: the whole table's days include them.
         halted = self.halted[days] if isinstance(days, slice) else self.halted
-        return replace(self, returns=returns, stays=self.stays[days], ended=self.ended[days], halted=halted)
+        table = replace(self, returns=returns, stays=self.stays[days], ended=self.ended[days], halted=halted)
+        return replace(table, costs=self.costs.to(dtype))
 
     def growth(self, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Rebalance accounts, which begin with cash alone, to target weights every day.
@@ -277,7 +278,8 @@ def weights_accounts(
         for values in (worth_at_fills(known, trading), fills.ended, fills.entry.isnan())
     )
     at_close = torch.where(fills.ended, fills.end_price, known.last_close)[:days].cpu().numpy()
-    slippage = OrderCosts.of(trading).slippage
+    order_costs = known.costs(trading).to(torch.device("cpu"))
+    slippage = order_costs.numpy().slippage
     cash, shares, interest = np.full(traders, settings.capital), np.zeros((traders, assets)), np.zeros(traders)
     daily = {name: np.zeros((traders, days)) for name in ("equity", "exposure", "traded", "costs")}
     held = {name: np.zeros((traders, days, assets)) for name in ("shares", "paid", "order_costs")}
@@ -289,7 +291,7 @@ def weights_accounts(
         if decided >= 0:
             wanted = np.where(ended[decided], 0.0, weights[:, decided])
             stays = np.where(ended[decided], False, unfilled[decided] | np.isnan(wanted))
-            changes, costs = changes_to_weights(wanted, cash, shares, prices[decided], stays, trading, settings)
+            changes, costs = changes_to_weights(wanted, cash, shares, prices[decided], stays, order_costs, settings)
             value = values_of(changes, prices[decided])
             paid = value + costs
             cash, shares = cash - paid.sum(axis=1), shares + changes
@@ -317,6 +319,11 @@ def weights_accounts(
     )
 
 
+def _product(values: Values, rates: float | Values) -> Values:
+    """Return the sums over assets of values times rates, float64 `[traders]`."""
+    return values.sum(axis=1) * rates if isinstance(rates, float) else values @ rates
+
+
 def values_of(shares: Values, price: Values) -> Values:
     """Return shares x price; 0 where there are no shares, even if the price is NaN."""
     return np.where(shares != 0.0, shares * price, 0.0)
@@ -328,7 +335,7 @@ def changes_to_weights(
     shares: Values,
     price: Values,
     stays: NDArray[np.bool_],
-    trading: TradingConfig,
+    order: OrderCosts,
     settings: AccountConfig,
 ) -> tuple[Values, Values]:
     """Return how many shares to buy (below 0: to sell) to bring accounts to target weights, and the costs (money).
@@ -340,12 +347,12 @@ def changes_to_weights(
         cash: float64 `[traders]` (money).
         price: float64 `[assets]` or `[traders, assets]`, of one share at the fill, without slippage.
         stays: bool `[traders, assets]`, the position stays as it is; if the equity is 0 or below, all positions stay.
+        order: costs of orders, on the host.
     """
     values = values_of(shares, price)
     equity = cash[:, None] + values.sum(axis=1, keepdims=True)
     stays = stays | (equity <= 0.0)
     equity = np.where(equity > 0.0, equity, 1.0)
-    order = OrderCosts.of(trading)
     held, wanted, unfilled = map(torch.tensor, (values / equity, np.nan_to_num(weights), stays))
     after, _, paid = (part.numpy() for part in rebalance(held, wanted, unfilled, order))
     costs = paid * equity
@@ -354,12 +361,13 @@ def changes_to_weights(
     target = np.where(stays, shares, after * left / price)
     if settings.shares == "fractional":
         return target - shares, costs
+    order = order.numpy()
     changes = np.where(stays, 0.0, np.trunc(target) - shares)
     bought, sold = np.maximum(changes, 0.0) * price, np.maximum(-changes, 0.0) * price
     # Whole shares may need more sales than planned, which cost more.
     borrowed = np.maximum((left * (after.sum(axis=1, keepdims=True) - 1.0))[:, 0], 0.0)
-    needed = bought.sum(axis=1) * (1.0 + order.buying)
-    available = cash + borrowed + sold.sum(axis=1) * (1.0 - order.selling)
+    needed = _product(bought, 1.0 + order.buying)
+    available = cash + borrowed + _product(sold, 1.0 - order.selling)
     short_of_cash = ((needed > 0.0) & (needed > available * (1.0 + ROUNDING)))[:, None]
     smaller = np.maximum(available, 0.0) / np.where(needed > 0.0, needed, 1.0)
     changes = np.where(short_of_cash & (changes > 0.0), np.floor(changes * smaller[:, None]), changes)

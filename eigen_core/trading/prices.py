@@ -11,9 +11,10 @@ from torch import Tensor
 
 from eigen_core.common.errors import InputError
 from eigen_core.config import TradingConfig
+from eigen_core.config.instruments import Instrument
 from eigen_core.market.panel import Panel
 from eigen_core.market.trading_days import sessions_of
-from eigen_core.trading.order_fills import Fills
+from eigen_core.trading.order_fills import Fills, OrderCosts
 
 MAX_ASSETS = 2**16
 """Largest number of assets in a panel."""
@@ -50,6 +51,7 @@ class Prices:
         session: bool, the market of the asset is open on the day; see `sessions_of`.
         time: int64 `[days]`, seconds from 1970 to the end of a bar or, of daily prices, to the day.
         last_day: int64 `[days]`, the last day whose prices an order decided on the day may use (`Panel.last_days`).
+        instruments: costs and order rules of each asset; empty: the single rates of `trading`.
     """
 
     open: Tensor
@@ -62,7 +64,9 @@ class Prices:
     session: Tensor
     time: Tensor
     last_day: Tensor
+    instruments: tuple[Instrument, ...] = ()
     _fills: dict[Hashable, Fills] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _costs: dict[Hashable, OrderCosts] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def of_panel(cls, panel: Panel, device: torch.device) -> "Prices":
@@ -91,7 +95,17 @@ class Prices:
             ),
             time=torch.tensor(panel.dates.astype("datetime64[s]").astype(np.int64), device=device),
             last_day=torch.tensor(panel.last_days(), device=device),
+            instruments=panel.instruments,
         )
+
+    def costs(self, trading: TradingConfig) -> OrderCosts:
+        """Return the costs of orders by the rates of `trading`, or of each asset if there are `instruments`."""
+        if not self.instruments:
+            return OrderCosts.of(trading)
+        rates = trading.cost_bps, trading.slippage_bps
+        if rates not in self._costs:
+            self._costs[rates] = OrderCosts.of(trading, self.instruments).to(self.close.device)
+        return self._costs[rates]
 
     def fills(self, trading: TradingConfig) -> Fills:
         """Return the fills of orders by the rules of `trading`, computed once for the same rules; see `Fills.of`."""
@@ -100,7 +114,8 @@ class Prices:
             # On the CPU: a GPU has no deterministic cumulative sum.
             prices = (self.open, self.high, self.close, self.last_close, self.session, self.last_day)
             opened, high, close, last_close, session, last_day = map(Tensor.cpu, prices)
-            found = Fills.of(opened, high, close, last_close, session, last_day, trading)
+            costs = self.costs(trading).to(opened.device)
+            found = Fills.of(opened, high, close, last_close, session, last_day, trading, costs)
             self._fills[rules] = found.to(self.close.device)
         return self._fills[rules]
 

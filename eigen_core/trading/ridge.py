@@ -13,7 +13,6 @@ from torch import Tensor
 from eigen_core.config import Config, TradingConfig
 from eigen_core.market import Panel
 from eigen_core.trading.equity import Values
-from eigen_core.trading.order_fills import OrderCosts
 from eigen_core.trading.orders import batch_slices
 from eigen_core.trading.prices import Prices
 
@@ -73,7 +72,8 @@ def relative_gains(
     are `[days, assets]`, by the day of the decision, the gains float64 and NaN where they are not known.
     """
     fills, splits = prices.fills(trading), panel.splits
-    gains: Values = OrderCosts.of(trading).gain_at_market(fills.entry.cpu(), fills.exit.cpu()).numpy()
+    costs = prices.costs(trading).to(torch.device("cpu"))
+    gains: Values = costs.gain_at_market(fills.entry.cpu(), fills.exit.cpu()).numpy()
     ended = np.arange(prices.days)[:, None] + fills.exit_offset.cpu().numpy()
     # Between pieces of training bars nothing is known, and nothing that ends after its piece.
     unused = np.ones(panel.days, dtype=np.bool_)

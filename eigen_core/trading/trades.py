@@ -12,7 +12,7 @@ from torch import Tensor
 from eigen_core.config import AccountConfig, TradingConfig
 from eigen_core.trading.environment import Positions, joined, require_finite
 from eigen_core.trading.equity import Accounts, Values, daily_rates, share_of
-from eigen_core.trading.order_fills import Fills, OrderCosts, fill_offset
+from eigen_core.trading.order_fills import Fills, fill_offset
 from eigen_core.trading.orders import batch_slices, decides, target_price
 from eigen_core.trading.prices import Prices
 
@@ -188,7 +188,7 @@ class _AccountKeeper:
         trading: TradingConfig,
         settings: AccountConfig,
     ) -> None:
-        self._trades, self._settings, self._dates, self._costs = trades, settings, dates, OrderCosts.of(trading)
+        self._trades, self._settings, self._dates = trades, settings, dates
         self._fill_offset, self._closes = fill_offset(trading), known.last_close[: len(dates)].cpu().numpy()
         # Positions are never of assets without a close.
         self._worth = np.nan_to_num(self._closes)
@@ -199,6 +199,7 @@ class _AccountKeeper:
         self._trader, decision, self._purchase = made
         self._asset, self._exit_day, self._at_open = trades.asset[made], trades.exit_day[made], trades.at_open[made]
         self._entry, self._exit, self._at_target = trades.entry[made], trades.exit[made], trades.at_target[made]
+        self._costs = known.costs(trading).numpy().of_assets(self._asset)
         self._decided = trades.day[self._trader, decision]
         self._filled = self._decided + self._fill_offset
         self._share = np.full(len(self._trader), 1.0 / (trading.holding_bars * trading.purchases_per_bar))
@@ -249,22 +250,23 @@ class _AccountKeeper:
 
     def _buy(self, trade: Indices, traders: Indices) -> None:
         settings, cash, entry = self._settings, self._cash[traders], self._entry[trade]
+        costs = self._costs.of_assets(trade)
         wanted = self._share[trade] * self._decision_equity[trade]
         if settings.sizing == "fixed":
             wanted = np.where(self._share[trade] > 0.0, settings.fixed_amount, 0.0)
-        price = self._costs.paid(entry)
+        price = costs.paid(entry)
         buys = (wanted > 0.0) & (cash > ROUNDING * settings.capital)
         shares = np.where(buys, np.minimum(wanted, cash) / price, 0.0)
         if settings.shares == "whole":
             shares = np.floor(shares)
         self._shares[trade], self._paid[trade] = shares, shares * price
-        self._spent[trade] = shares * self._costs.purchase_costs(entry)
+        self._spent[trade] = shares * costs.purchase_costs(entry)
         self._cash[traders] = cash - shares * price
         self._held[traders, self._asset[trade]] += shares
 
     def _sell(self, trade: Indices, traders: Indices) -> None:
         shares, cells = self._shares[trade], (traders, self._asset[trade])
-        self._received[trade] = self._costs.received(shares * self._exit[trade])
+        self._received[trade] = self._costs.of_assets(trade).received(shares * self._exit[trade])
         np.add.at(self._cash, traders, self._received[trade])
         np.subtract.at(self._held, cells, shares)
         self._held[cells] = np.where(self._held[cells] > ROUNDING * shares, self._held[cells], 0.0)

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from eigen_core.config import MarketConfig, TradingConfig
+from eigen_core.config.instruments import Instrument
 from eigen_core.market.panel import Panel, Splits
 from eigen_core.trading.environment import TradingEnvironment
 from eigen_core.trading.equity import EquityCurve
@@ -75,6 +76,26 @@ def random_panel(seed: int, days: int, assets: int) -> Panel:
     for prices in (panel.open, panel.high, panel.close):
         prices[suspended] = np.nan
     return panel
+
+
+def with_instruments(panel: Panel, seed: int, **rules: float) -> Panel:
+    """The panel with rates of each asset, of which some are those of all; `rules` bound random order rules."""
+    random = np.random.default_rng(seed)
+    instruments = []
+    for symbol in panel.symbols[: panel.assets]:
+        cost, slippage = (None if random.random() < 0.2 else float(random.uniform(0.0, 90.0)) for _ in range(2))
+        own = {name: float(random.uniform(0.0, most)) * (random.random() < 0.7) for name, most in rules.items()}
+        unit = random.choice(["shares", "money"]).item()
+        instruments.append(Instrument(symbol, cost, slippage, **own, volume_unit=unit))
+    return replace(panel, instruments=tuple(instruments))
+
+
+def rates_of(panel: Panel, trading: TradingConfig, asset: int) -> tuple[float, float]:
+    """Transaction cost and slippage of an asset, as fractions."""
+    own = panel.instruments[asset] if panel.instruments else Instrument(panel.symbols[asset])
+    cost = trading.cost_bps if own.cost_bps is None else own.cost_bps
+    slippage = trading.slippage_bps if own.slippage_bps is None else own.slippage_bps
+    return cost / 10_000, slippage / 10_000
 
 
 def prices_of(panel: Panel) -> Prices:
@@ -192,8 +213,8 @@ class SlowEpisode:
                 return day
         return exit_day
 
-    def gain(self, entry: float, price: float) -> float:
-        cost = self.trading.cost_bps / 10_000
+    def gain(self, asset: int, entry: float, price: float) -> float:
+        cost, _ = rates_of(self.panel, self.trading, asset)
         return price * (1 - cost) / (entry * (1 + cost)) - 1
 
     def worth(self, coefficient: float, gain: float) -> float:
@@ -201,13 +222,13 @@ class SlowEpisode:
             return coefficient * gain * 100 * self.trading.loss_multiplier
         return coefficient * gain * 100
 
-    def market_price(self, price: float, side: int) -> float:
-        return price * (1 + side * self.trading.slippage_bps / 10_000)
+    def market_price(self, asset: int, price: float, side: int) -> float:
+        return price * (1 + side * rates_of(self.panel, self.trading, asset)[1])
 
     def buy(
         self, asset: int, price: float, decision: int, fill: int, order: tuple[float, float], at_open: bool
     ) -> None:
-        entry = self.market_price(price, +1)
+        entry = self.market_price(asset, price, +1)
         self.held[asset] = Position(decision, fill, at_open, entry, entry * (1 + order[1]), order[0])
 
     def fill_orders(self, day: int) -> None:
@@ -226,25 +247,25 @@ class SlowEpisode:
             position.sessions += self.is_session(day, asset)
             price, at_open = self.fill_price(day, asset)
             if position.waits and at_open:
-                self.sell(asset, self.market_price(price, -1), day, "time")
+                self.sell(asset, self.market_price(asset, price, -1), day, "time")
                 continue
             watched = day > position.fill or position.at_open
             if watched and not math.isnan(high) and high >= position.target:
                 self.sell(asset, position.target, day, "target")
             elif position.sessions >= self.trading.holding_bars:
                 if not math.isnan(close):
-                    self.sell(asset, self.market_price(close, -1), day, "time")
+                    self.sell(asset, self.market_price(asset, close, -1), day, "time")
                 elif self.has_ended(day, asset):
                     last = self.close_known(day, asset) * (1 - (self.trading.delisting_loss or 0.0))
-                    self.sell(asset, self.market_price(last, -1), day, "delisted")
+                    self.sell(asset, self.market_price(asset, last, -1), day, "delisted")
                 else:
                     position.waits = True
 
     def sell(self, asset: int, price: float, day: int, reason: str) -> None:
         position = self.held.pop(asset)
-        gain = self.gain(position.entry, price)
+        gain = self.gain(asset, position.entry, price)
         value = self.worth(position.coefficient, gain)
-        cost = self.trading.cost_bps / 10_000
+        cost, _ = rates_of(self.panel, self.trading, asset)
         self.trades.append(
             {
                 "asset": asset,
@@ -269,8 +290,8 @@ class SlowEpisode:
         if self.trading.credit != "marked":
             return
         for asset, position in self.held.items():
-            price = self.market_price(self.close_known(day, asset), -1)
-            mark = self.worth(position.coefficient, self.gain(position.entry, price))
+            price = self.market_price(asset, self.close_known(day, asset), -1)
+            mark = self.worth(position.coefficient, self.gain(asset, position.entry, price))
             self.rewards[min(day - self.first_day, self.last)] += mark - position.mark
             position.mark = mark
 
@@ -330,7 +351,7 @@ class SlowEpisode:
             self.close_positions(day)
             self.mark_positions(day)
         for asset in sorted(self.held):
-            price = self.market_price(self.close_known(self.panel.days - 1, asset), -1)
+            price = self.market_price(asset, self.close_known(self.panel.days - 1, asset), -1)
             self.sell(asset, price, self.panel.days, "time")
         if not self.trades:
             self.rewards[trading.trading_bars - 1] -= trading.no_trade_penalty
@@ -362,9 +383,10 @@ def slow_market_gain(rules: SlowEpisode, day: int, offset: int) -> float:
         fill, _ = rules.fill_price(fill_day, asset)
         if math.isnan(fill):
             continue
-        paid = fill * (1.0 + trading.slippage_bps / 1e4) * (1.0 + trading.cost_bps / 1e4)
+        cost, slippage = rates_of(rules.panel, trading, asset)
+        paid = fill * (1.0 + slippage) * (1.0 + cost)
         sold = slow_sale(rules, day + offset, asset)
-        gains.append(sold * (1.0 - trading.slippage_bps / 1e4) * (1.0 - trading.cost_bps / 1e4) / paid - 1.0)
+        gains.append(sold * (1.0 - slippage) * (1.0 - cost) / paid - 1.0)
     return float(np.mean(gains)) if gains else math.nan
 
 

@@ -31,6 +31,7 @@ def test_a_text_that_a_store_may_give_is_one_that_is_known_to_be_harmless() -> N
         *(key for key in texts if key.startswith("market.columns.")),
         "market.symbols",
         "market.events",
+        "market.instruments",
         "market.symbol_from",
         "market.date_format",
         "market.context",

@@ -201,8 +201,8 @@ def test_nothing_depends_on_days_after_it() -> None:
 def orders_on(day: int, weights: np.ndarray) -> NextOrders:
     span = range(DAYS.start, DAYS.start + day)
     accounts = PortfolioBacktest(CONFIG, PANEL, CPU).accounts(weights[:, :day], span)
-    closes = PANEL.close[DAYS.start : DAYS.start + day]
-    return orders_of_days(weights[0, :day], accounts, closes, PANEL.symbols, CONFIG)
+    known = prices_of_span(Prices.of_panel(PANEL, CPU), span, 0)
+    return orders_of_days(weights[0, :day], accounts, known, PANEL.symbols, CONFIG)
 
 
 def test_orders_are_the_changes_of_shares_to_the_target_weights() -> None:

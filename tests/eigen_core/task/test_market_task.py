@@ -11,7 +11,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from science_cases import random_panel, small_config
-from trading_cases import SlowEpisode, panel_of, slow_market_gain
+from trading_cases import SlowEpisode, panel_of, slow_market_gain, with_instruments
 from training_cases import market_of, small_state
 
 from eigen_core.common.errors import InputError
@@ -38,7 +38,7 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize("observe", [True, False])
 def test_the_excess_is_that_of_all_trades(observe: bool) -> None:
     config = small_config(trading={"purchases_per_bar": 3, "observe_portfolio": observe})
-    panel = random_panel(config)
+    panel = with_instruments(random_panel(config), 1)
     task = MarketTask(config, panel, CPU, Heads())
     weights = initial_weights((task.critic_layout, task.actor_layout), 4, 1, CPU)
     starts = np.tile(np.array([20, 41]), (4, 1))
@@ -78,7 +78,8 @@ def task_of(panel: Panel | None = None, **sections: Any) -> MarketTask:
 )
 def test_the_table_equals_trades_that_are_played_one_by_one(trading: dict[str, Any]) -> None:
     rules = {"max_target": 0.15, "min_target": 0.01, "idle_penalty": 0.0, "no_trade_penalty": 0.0, **trading}
-    task = task_of(trading=rules)
+    panel = with_instruments(task_of(trading=rules).panel, 2)
+    task = task_of(panel, trading=rules)
     table = task._outcomes
     assert table is not None
     days, assets, targets = table.rewards.shape

@@ -7,7 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from trading_cases import CPU, SlowEpisode, decided_trades, panel_of, prices_of, random_panel
+from trading_cases import (
+    CPU,
+    SlowEpisode,
+    decided_trades,
+    panel_of,
+    prices_of,
+    random_panel,
+    rates_of,
+    with_instruments,
+)
 
 from eigen_core.config import AccountConfig, Config, TradingConfig
 from eigen_core.judging.backtest import PortfolioBacktest
@@ -105,6 +114,7 @@ def test_rewards_are_the_growth_of_the_account(seed: int, fill: Any, costs: tupl
     trading = {"fill": fill, "cost_bps": costs[0], "slippage_bps": costs[1], "delisting_bars": 12}
     config = Config.model_validate({"trading": trading, "portfolio": {"short": short}})
     panel = random_panel(seed, 140, ASSETS)
+    panel = with_instruments(panel, seed) if seed == 10 else panel
     prices = Prices.of_panel(panel, CPU)
     random = np.random.default_rng(seed)
     scores = torch.tensor(random.normal(size=(len(DAYS), ASSETS)))
@@ -126,8 +136,12 @@ DATES = np.datetime64("2020-01-01") + np.arange(40)
 def slow_equity(
     weights: Any, panel: Panel, trading: TradingConfig, settings: AccountConfig
 ) -> tuple[list[float], list[float], list[float]]:
-    cost, slippage = trading.cost_bps / 1e4, trading.slippage_bps / 1e4
-    rate = {1: (1 + slippage) * (1 + cost) - 1, -1: 1 - (1 - slippage) * (1 - cost)}
+    rates = [rates_of(panel, trading, asset) for asset in range(panel.assets)]
+    slippages = [slippage for _, slippage in rates]
+    rate = {
+        1: [(1 + slippage) * (1 + cost) - 1 for cost, slippage in rates],
+        -1: [1 - (1 - slippage) * (1 - cost) for cost, slippage in rates],
+    }
     rules, offset = SlowEpisode(panel, trading, 0), 0 if trading.fill == "same_close" else 1
     assets, loss = range(panel.assets), trading.delisting_loss or 0.0
     cash, shares = settings.capital, [0.0] * panel.assets
@@ -164,23 +178,23 @@ def slow_equity(
                 for asset in filled:
                     if wanted[asset] > held[asset]:
                         wanted[asset] = held[asset] + (wanted[asset] - held[asset]) * left / bought
-            paid = {a: abs(wanted[a] - held[a]) * rate[1 if wanted[a] > held[a] else -1] for a in filled}
+            paid = {a: abs(wanted[a] - held[a]) * rate[1 if wanted[a] > held[a] else -1][a] for a in filled}
             pays = cash + sum(held[asset] for asset in filled)
             share = sum(paid.values()) / pays if filled else 0.0
             change = {asset: wanted[asset] * (1 - share) / fills[asset] - shares[asset] for asset in filled}
             if settings.shares == "whole":
                 change = {asset: math.trunc(shares[asset] + number) - shares[asset] for asset, number in change.items()}
-                needed = sum(max(number, 0) * fills[a] * (1 + rate[1]) for a, number in change.items())
-                available = cash + sum(max(-number, 0) * fills[a] * (1 - rate[-1]) for a, number in change.items())
+                needed = sum(max(number, 0) * fills[a] * (1 + rate[1][a]) for a, number in change.items())
+                available = cash + sum(max(-number, 0) * fills[a] * (1 - rate[-1][a]) for a, number in change.items())
                 if needed > available * (1 + 1e-10):
                     # Fewer whole shares are sold short than was planned.
                     buys = {a: math.floor(number * available / needed) for a, number in change.items() if number > 0}
                     change |= buys
-                paid = {a: abs(number) * fills[a] * rate[1 if number > 0 else -1] for a, number in change.items()}
+                paid = {a: abs(number) * fills[a] * rate[1 if number > 0 else -1][a] for a, number in change.items()}
             for asset, number in change.items():
                 shares[asset] += number
                 cash -= number * fills[asset] + paid[asset]
-                traded[day] += abs(number) * fills[asset] * (1 + slippage if number > 0 else 1 - slippage)
+                traded[day] += abs(number) * fills[asset] * (1 + slippages[asset] * (1 if number > 0 else -1))
                 costs[day] += paid[asset]
         equity.append(cash + worth_at_close(day))
     return equity, traded, costs
@@ -198,6 +212,7 @@ def test_weights_are_held_as_an_obvious_account_holds_them(shares: Any, fill: An
     # One asset ends and one is halted for some days.
     opens[25:, 0] = closes[25:, 0] = opens[10:14, 1] = closes[10:14, 1] = np.nan
     panel = panel_of(opens, opens, closes)
+    panel = with_instruments(panel, seed) if seed % 2 else panel
     weights = random.dirichlet(np.ones(5), 40) * random.choice([0.5, 1.0], (40, 1))
     weights[random.random(40) < 0.4] = np.nan
     weights[random.random((40, 5)) < 0.05] = np.nan
@@ -269,6 +284,7 @@ Decision = tuple[int, int]
 
 @dataclass
 class SlowAccount:
+    panel: Panel
     trades: DecidedTrades
     trader: int
     trading: TradingConfig
@@ -301,7 +317,7 @@ class SlowAccount:
     def buy(self, decided: Decision, *, at_open: bool) -> None:
         if self.of("asset", decided) < 0 or self.of("at_open", decided) != at_open:
             return
-        cost, slippage = self.trading.cost_bps / 1e4, self.trading.slippage_bps / 1e4
+        cost, slippage = rates_of(self.panel, self.trading, self.of("asset", decided))
         entry = self.of("entry", decided)
         shares = min(self.size(decided), self.cash) / (entry * (1 + cost))
         if self.settings.shares == "whole":
@@ -315,8 +331,8 @@ class SlowAccount:
         self.costs[-1] += shares * (entry * cost + entry - entry / (1 + slippage))
 
     def sell(self, day: int) -> None:
-        cost, slippage = self.trading.cost_bps / 1e4, self.trading.slippage_bps / 1e4
         for decided in [decided for decided in self.held if self.of("exit_day", decided) == day]:
+            cost, slippage = rates_of(self.panel, self.trading, self.of("asset", decided))
             price, shares = self.of("exit", decided), self.held.pop(decided)
             received = shares * price * (1 - cost)
             self.cash += received
@@ -375,12 +391,15 @@ def random_case(seed: int) -> tuple[TradingConfig, AccountConfig, int]:
     return TradingConfig(**trading), AccountConfig(**settings), int(random.integers(2, 60))
 
 
+MARKET = random_panel(7, days=400, assets=6)
+
+
 @pytest.mark.parametrize("spans", [30, pytest.param(100, marks=pytest.mark.thorough)])
 def test_accounts_equal_an_obvious_one_that_is_kept_day_by_day(spans: int) -> None:
-    panel = random_panel(7, days=400, assets=6)
-    prices = prices_of(panel)
     kept = 0
     for seed in range(spans):
+        panel = MARKET if seed % 3 else with_instruments(MARKET, seed)
+        prices = prices_of(panel)
         trading, settings, days = random_case(seed)
         first = int(np.random.default_rng(seed).integers(0, 400 - days - trading.holding_bars))
         span = range(first, first + days)
@@ -389,7 +408,7 @@ def test_accounts_equal_an_obvious_one_that_is_kept_day_by_day(spans: int) -> No
         trades = decided_trades(known, trading, *actions)
         accounts = trade_accounts(trades, known, dates, trading, settings)
         for trader in range(TRADERS):
-            slow = SlowAccount(trades, trader, trading, settings)
+            slow = SlowAccount(panel, trades, trader, trading, settings)
             slow.keep(known.last_close[:days].numpy(), dates)
             curve = accounts.curve(trader)
             for name in ("equity", "traded", "costs"):
@@ -423,7 +442,7 @@ def test_several_positions_in_an_asset_are_held_beside_each_other() -> None:
     trades.entry[:], trades.exit[:] = random.uniform(30.0, 70.0, (2, *trades.asset.shape))
     trades.exit_day[:] = trades.day[..., None] + random.integers(1, 12, trades.asset.shape)
     account = trade_accounts(trades, known, panel.dates, trading, settings)
-    slow = SlowAccount(trades, 0, trading, settings)
+    slow = SlowAccount(panel, trades, 0, trading, settings)
     slow.keep(closes, panel.dates)
     np.testing.assert_allclose(account.equity[0], slow.equity, rtol=1e-12)
     assert account.shares[0].all(axis=1).sum() > 30

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from trading_cases import Array, SlowEpisode, panel_of, prices_of, random_panel, trades_of
+from trading_cases import Array, SlowEpisode, panel_of, prices_of, random_panel, trades_of, with_instruments
 
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config, TradingConfig
@@ -101,10 +101,11 @@ def assert_both_forms_equal(
     "seed", [*range(40), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(40, 100))]
 )
 def test_both_forms_equal_the_obvious_implementation(seed: int) -> None:
-    """On every other market the agent ranks the assets by a value of its own."""
+    """On every other market the agent ranks the assets by a value of its own, on every third all have own costs."""
     random = np.random.default_rng(seed)
     trading, days, assets, ranked = random_rules(random), 120, int(random.integers(3, 9)), seed % 2 == 1
     panel, steps = random_panel(seed, days, assets), trading.episode_bars
+    panel = with_instruments(panel, seed) if seed % 3 == 0 else panel
     first_days = np.array([days - steps, 0, *random.integers(0, days - steps + 1, EPISODES - 2)])
     actions = list(random_actions(seed, EPISODES, steps, assets))
     if ranked:

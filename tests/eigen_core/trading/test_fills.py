@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
-from trading_cases import CPU, SlowEpisode, decided_trades, panel_of, prices_of, random_panel, slow_market_gain
+from trading_cases import (
+    CPU,
+    SlowEpisode,
+    decided_trades,
+    panel_of,
+    prices_of,
+    random_panel,
+    slow_market_gain,
+    with_instruments,
+)
 
 from eigen_core.common.errors import InputError
 from eigen_core.config import TradingConfig
@@ -55,6 +64,7 @@ def test_trades_and_excess_of_a_span_equal_a_loop_over_its_days(
         loss_multiplier=1.0,
     )
     panel, span = random_panel(seed, 90, 6), range(20, 80)
+    panel = with_instruments(panel, seed) if seed % 2 else panel
     known = prices_of_span(prices_of(panel), span, holding)
     actions = np.random.default_rng(seed).uniform(0.0, 3.0, (2, len(span), 6))
     actions[1] /= 30.0
