@@ -50,7 +50,8 @@ class Definition:
         seeds: number of runs per trial and split; their seeds are consecutive, from `config.seed` on.
         prunes: stop trials early that fall behind the median of earlier ones.
         cross_validation: None: each trial is trained once with each seed, on the training bars.
-        objective: the value of a trial; only `score` without cross-validation.
+        objectives: the values of a trial; only `score` without cross-validation. With several, none is pruned, and the
+            best trial is the one of the Pareto front with the greatest first value.
     """
 
     config: Config
@@ -58,7 +59,7 @@ class Definition:
     seeds: int
     prunes: bool
     cross_validation: CrossValidation | None = None
-    objective: Objective = "score"
+    objectives: tuple[Objective, ...] = ("score",)
 
     @property
     def combinations(self) -> int | None:
@@ -76,7 +77,7 @@ class Definition:
             "seeds": self.seeds,
             "prune": self.prunes,
             "cv": folds,
-            "objective": self.objective,
+            "objective": self.objectives[0] if len(self.objectives) == 1 else list(self.objectives),
         }
 
 
@@ -205,12 +206,16 @@ class Sweep:
         size = len(self.splits)
         return Paths.of([tables[first : first + size] for first in range(0, len(tables), size)], folds, config)
 
-    def result_of(self, number: int) -> tuple[float, Paths | None]:
-        """Return the value of a trial whose runs are finished, and its paths with cross-validation."""
+    def result_of(self, number: int) -> tuple[tuple[float, ...], Paths | None]:
+        """Return the values of a trial whose runs are finished, and its paths with cross-validation."""
         paths = None if self.definition.cross_validation is None else self.paths_of(number)
-        if paths is None or self.definition.objective == "score":
-            return fmean(self.champions_of(run.name)[-1] for run in self.runs_of(number)), paths
-        return fmean(paths.values(self.definition.objective)), paths
+
+        def value(objective: Objective) -> float:
+            if paths is None or objective == "score":
+                return fmean(self.champions_of(run.name)[-1] for run in self.runs_of(number))
+            return fmean(paths.values(objective))
+
+        return tuple(map(value, self.definition.objectives)), paths
 
 
 @dataclass(frozen=True)
@@ -220,8 +225,9 @@ class TrialResult:
     Attributes:
         state: finished, pruned (stopped early), unfinished, or the `End` that is recorded: no run of it is trained.
         champions: validation fitness of the champion after each generation, by the name of each run that has begun.
-        value: of a finished trial, by the sweep's objective.
+        values: of a finished trial, by the sweep's objectives; else empty.
         paths: of a finished trial of a cross-validation.
+        front: whether it is of the Pareto front: no finished trial has a greater value and no smaller one.
     """
 
     number: int
@@ -229,8 +235,14 @@ class TrialResult:
     settings: Mapping[str, Any]
     champions: Mapping[str, Sequence[float]]
     reason: str | None
-    value: float | None
+    values: tuple[float, ...]
     paths: Paths | None
+    front: bool
+
+    @property
+    def value(self) -> float | None:
+        """The first of its values; None: not finished."""
+        return self.values[0] if self.values else None
 
     @property
     def spread(self) -> float | None:
@@ -239,13 +251,17 @@ class TrialResult:
         return stdev(run[-1] for run in self.champions.values()) if finished else None
 
 
-def results_of(sweep: Sweep, trials: Sequence[Any]) -> list[TrialResult]:
-    """Return the results of Optuna's trials, the best first and those without a value last."""
+def results_of(sweep: Sweep, trials: Sequence[Any], front: Sequence[Any] = ()) -> list[TrialResult]:
+    """Return the results of Optuna's trials, the best first and those without values last.
+
+    `front`: those of the Pareto front. The first result is one of them: of equal first values the second one decides.
+    """
+    of_front = {trial.number for trial in front}
     results = []
     for trial in trials:
         known = {run.name: sweep.champions_of(run.name) for run in sweep.runs_of(trial.number)}
         state = state_of(trial)
-        value, paths = sweep.result_of(trial.number) if state == "finished" else (None, None)
+        values, paths = sweep.result_of(trial.number) if state == "finished" else ((), None)
         results.append(
             TrialResult(
                 number=trial.number,
@@ -253,11 +269,12 @@ def results_of(sweep: Sweep, trials: Sequence[Any]) -> list[TrialResult]:
                 settings=trial.params,
                 champions={run: champions for run, champions in known.items() if champions},
                 reason=trial.user_attrs.get(_REASON),
-                value=value,
+                values=values,
                 paths=paths,
+                front=trial.number in of_front,
             )
         )
-    return sorted(results, key=lambda one: (one.value is None, -(one.value or 0.0), one.number))
+    return sorted(results, key=lambda one: (not one.values, [-value for value in one.values], one.number))
 
 
 class Study:
@@ -271,9 +288,14 @@ class Study:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         # Optuna's defaults: no trial is pruned before five have finished.
         pruner = optuna.pruners.MedianPruner() if definition.prunes else optuna.pruners.NopPruner()
+        self._directions = ["maximize"] * len(definition.objectives)
         self._storage = optuna.storages.RDBStorage(f"sqlite:///{path}")
         self._study = optuna.create_study(
-            storage=self._storage, study_name=path.stem, direction="maximize", pruner=pruner, load_if_exists=True
+            storage=self._storage,
+            study_name=path.stem,
+            directions=self._directions,
+            pruner=pruner,
+            load_if_exists=True,
         )
         self._definition = definition
         stored, now = self._study.user_attrs.get(_DEFINITION), definition.document()
@@ -289,6 +311,10 @@ class Study:
 
     def trials(self) -> list[Any]:
         return list(self._study.trials)
+
+    def front(self) -> list[Any]:
+        """Return the trials of the Pareto front; of one objective, those with the greatest value."""
+        return list(self._study.best_trials)
 
     def unfinished(self) -> list[int]:
         """Return the numbers of trials that are not finished or pruned, and whose end is not recorded."""
@@ -323,13 +349,16 @@ class Study:
     def _drawn(self, trials: Sequence[Any], number: int, attempt: int) -> dict[str, Any]:
         generator = keyed_generator(self._definition.config.seed, number, attempt, "sweep")
         sampler = optuna.samplers.TPESampler(seed=int(generator.integers(2**32)))
-        beside = optuna.create_study(direction="maximize", sampler=sampler)
+        beside = optuna.create_study(directions=self._directions, sampler=sampler)
         beside.add_trials(trials)
         drawn: dict[str, Any] = beside.ask(dict(self._definition.space)).params
         return drawn
 
     def is_behind(self, number: int, reached: Sequence[float]) -> bool:
         """Report to Optuna the result `reached` after each generation so far; return whether to prune the trial."""
+        if len(self._directions) > 1:
+            # Optuna prunes by one objective only.
+            return False
         trial, known = self._trial(number), len(self._study.trials[number].intermediate_values)
         if known and trial.should_prune():
             return True
@@ -339,8 +368,8 @@ class Study:
                 return True
         return False
 
-    def finish(self, number: int, value: float) -> None:
-        self._study.tell(number, value)
+    def finish(self, number: int, values: Sequence[float]) -> None:
+        self._study.tell(number, values)
 
     def prune(self, number: int) -> None:
         self._study.tell(number, state=TrialState.PRUNED)
@@ -382,9 +411,11 @@ def load_sweep(store: str, name: str) -> tuple[Sweep, list[TrialResult]]:
         stored = {"cv": None, "objective": "score"} | study.user_attrs[_DEFINITION]
         folds = None if stored["cv"] is None else CrossValidation.of(**stored["cv"])
         config = config_from_stored(stored["config"], {"checkpoint": {"store": store}})
-        definition = Definition(config, stored["vary"], stored["seeds"], stored["prune"], folds, stored["objective"])
+        given = stored["objective"]
+        objectives = (given,) if isinstance(given, str) else tuple(given)
+        definition = Definition(config, stored["vary"], stored["seeds"], stored["prune"], folds, objectives)
     except (KeyError, TypeError, ValueError, RuntimeError, SQLAlchemyError) as error:
         raise InputError(f"{path} holds no study of sweep '{name}': restore a copy of it.") from error
     splits = [] if folds is None else [Split(number, tests, ()) for number, tests in enumerate(folds.tests)]
     sweep = Sweep(name, definition, splits)
-    return sweep, results_of(sweep, study.trials)
+    return sweep, results_of(sweep, study.trials, study.best_trials)

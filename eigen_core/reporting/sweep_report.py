@@ -68,7 +68,7 @@ def sweep_page(sweep: Sweep, results: Sequence[TrialResult], choice: Choice) -> 
         "left_out": len(finished) > _MOST_DRAWN,
         "equity": equity_plot(curves, {_BEST: CHAMPION, _EQUAL: BLUE}),
         "best": choice.best.number,
-        "trials": rows_table("Trials", [_row(one, choice) for one in results], _NUMBERS),
+        "trials": rows_table("Trials", [_row(one, choice, sweep) for one in results], _NUMBERS),
         "settings": rows_table(
             "Settings of all trials", [{"Setting": one.key, "Value": one.value} for one in settings_of(config)]
         ),
@@ -89,10 +89,12 @@ def _shape(sweep: Sweep, results: Sequence[TrialResult]) -> str:
     assert folds is not None
     finished = sum(one.value is not None for one in results)
     tested = f", {folds.tested} of them tests" if folds.kind == "cpcv" else ""
+    first, *others = sweep.definition.objectives
+    front = f"; of the Pareto front of {', '.join((first, *others))} the best by {first}" if others else ""
     return (
         f"{count(len(results), 'trial')}, {finished} finished; {folds.kind} of {folds.groups} groups{tested}: "
         f"{count(len(sweep.splits), 'split')}, {count(len(folds.paths), 'path')}, "
-        f"{count(sweep.definition.seeds, 'seed')}"
+        f"{count(sweep.definition.seeds, 'seed')}{front}"
     )
 
 
@@ -126,7 +128,7 @@ _COLUMNS = ("Sharpe", "Equal weight", "Growth a year", "Beyond equal weight")
 _NUMBERS = frozenset(_COLUMNS)
 
 
-def _row(one: TrialResult, choice: Choice) -> dict[str, str]:
+def _row(one: TrialResult, choice: Choice, sweep: Sweep) -> dict[str, str]:
     values = {key: number(value) if isinstance(value, float) else value for key, value in one.settings.items()}
     settings = ", ".join(f"{key}={value}" for key, value in values.items())
     paths = one.paths
@@ -140,11 +142,13 @@ def _row(one: TrialResult, choice: Choice) -> dict[str, str]:
             _range(paths.sharpes(paths.beyond)),
         ]
     among = "yes" if one.number in choice.equals else "no"
+    several = len(sweep.definition.objectives) > 1
     return {
         "Trial": str(one.number),
         "State": one.state,
         **dict(zip(_COLUMNS, figures, strict=True)),
         "Like the best": UNDEFINED if paths is None else among,
+        **({"Pareto front": "yes" if one.front else "no"} if several else {}),
         "Settings": settings or "–",
     }
 
@@ -175,6 +179,7 @@ def _command(sweep: Sweep) -> str:
         shape += ["--groups", str(folds.groups), "--test-groups", str(folds.tested)]
     else:
         shape += ["--folds", str(len(folds.tests))]
-    shape += ["--seeds", str(definition.seeds), "--objective", definition.objective]
+    shape += ["--seeds", str(definition.seeds)]
+    shape += [part for objective in definition.objectives for part in ("--objective", objective)]
     varied = [part for key in definition.space for part in ("--vary", f"{key}=…")]
     return shlex.join(["eigen", "sweep", sweep.name, *shape, *options_of(definition.config), *varied])

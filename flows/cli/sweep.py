@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 from rich.console import Console
@@ -15,14 +15,14 @@ from rich.console import Console
 from eigen_core.checkpoint.store import check_run_name
 from eigen_core.checkpoint.store_location import is_remote
 from eigen_core.common.errors import FOLLOWS, End, InputError, Next, end_of
-from eigen_core.common.text import install_command, percent, ratio
+from eigen_core.common.text import install_command, percent, quoted, ratio
 from flows.cli.common import LARGEST, Json, RunOptions, RunsOn, examples, flag, number, option, run_options
 from flows.cli.console import PlainTable, attributes, output_console, print_line, print_result
 from flows.cli.judging import choice_document, print_choice
 from flows.cli.run_jobs import IsStopped, RunJob, Train, job_executor, refuse_two_schedulers, require_trained, run_job
 
 if TYPE_CHECKING:
-    from eigen_core.judging.cross_validation import CrossValidation, Kind
+    from eigen_core.judging.cross_validation import CrossValidation, Kind, Objective
     from eigen_core.judging.sweeps import Study, Sweep, TrialResult
 
 
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 A trial is a set of settings with a run for each seed, such as `NAME-007-s1`, which `eigen show`, `resume` and `export`
 accept. Its value is the mean validation fitness of its runs' champions. With `--cv` the bars before the holdout are
 divided into groups; a trial has a run for each split, trained on other groups than its champion then trades. Without
-`--vary` a sweep varies what its preset names (`crypto`), or nothing but seeds.
+`--vary` a sweep varies what its preset names (`crypto`), or nothing but seeds. With several `--objective` no trial is
+stopped early; the best one is that of the Pareto front with the best first value.
 """
 )
 @run_options("preset", "generations", "seed", "assignments", "data", "store", "device")
@@ -64,8 +65,8 @@ def sweep(
     test_groups: Annotated[int | None, number("Groups that test each split of cpcv.", 50, "2")] = None,
     folds: Annotated[int | None, number("Test folds of kfold or walk, which trains before its first.", 99, "5")] = None,
     objective: Annotated[
-        Literal["sharpe", "growth", "excess", "score"] | None,
-        option("VALUE", "Value of a trial: sharpe, growth or excess in the tests, or score.", "sharpe with --cv"),
+        list[str] | None,
+        option("VALUE", "A value of trials: sharpe, growth or excess in the tests, or score.", "sharpe with --cv"),
     ] = None,
     options: RunOptions,
     as_json: Json = False,
@@ -94,16 +95,22 @@ def sweep(
             f"eigen sweep needs the package {error.name}, which is not installed: `{install_command('sweep')}`."
         ) from error
     cross_validation = _cross_validation(cv, groups, test_groups, folds)
-    if cross_validation is None and objective not in (None, "score"):
-        raise InputError(f"--objective {objective} is of the tests of a cross-validation: add --cv, or leave it out.")
+    objectives = tuple(objective or ["score" if cross_validation is None else "sharpe"])
+    if len(set(objectives) & _OBJECTIVES.keys()) < len(objectives):
+        raise InputError(
+            f"--objective {quoted(' '.join(objectives))}: give one of {', '.join(_OBJECTIVES)}, each once."
+        )
+    if cross_validation is None and objectives != ("score",):
+        raise InputError(
+            f"--objective {' '.join(objectives)} is of the tests of a cross-validation: add --cv, or leave it out."
+        )
     if cross_validation is not None:
         config = with_purge(config, config.market.purge if "purge" in config.market.model_fields_set else None)
     if refit and not config.has_holdout:
         raise InputError("--refit trains a run for a holdout, and market.holdout is 0: set it, or leave --refit out.")
-    value = objective or ("score" if cross_validation is None else "sharpe")
     varied = vary or varied_by_preset(config, settings)
     space = space_of(varied, options.preset, settings)
-    definition = Definition(config, space, seeds, prune, cross_validation, value)
+    definition = Definition(config, space, seeds, prune, cross_validation, cast("tuple[Objective, ...]", objectives))
     given = Sweep(name, definition, () if cross_validation is None else splits_of_sweep(config, cross_validation))
     console = output_console()
     with job_executor(jobs, runs_on) as in_threads, _locked(given):
@@ -111,15 +118,20 @@ def sweep(
         say: Callable[[str], None] = (lambda _: None) if as_json else partial(print_line, console)
         if varied and not vary:
             say(f"varied, as preset {config.preset} says: {' '.join(varied)}")
+        if prune and len(objectives) > 1:
+            say("No trial is stopped early: Optuna prunes by one objective only.")
         training = _Trials(given, study, options.preset, settings, trials, say)
         in_threads([training.train] * jobs)
-        results = results_of(given, study.trials())
+        results = results_of(given, study.trials(), study.front())
     if refit and results[0].value is not None:
         chosen = [*settings, *as_settings(results[0].settings), f"market.purge={config.market.purge}"]
         best = run_job(f"{name}-best", options.preset, chosen)
         with job_executor(1, runs_on) as in_threads:
             in_threads([partial(_train_best, best, given.folder / f"{best.name}.log")])
-        say(f"Run {best.name} has the settings of trial {results[0].number}, and a holdout that none has seen.")
+        front = (
+            f", of the Pareto front the best by {_OBJECTIVES[definition.objectives[0]]}" if len(objectives) > 1 else ""
+        )
+        say(f"Run {best.name} has the settings of trial {results[0].number}{front}, and a holdout that none has seen.")
     print_result(as_json, results_document, print_results, given, results)
     if all(one.value is None for one in results):
         ends = Counter(one.state for one in results)
@@ -129,7 +141,7 @@ def sweep(
         )
 
 
-_OBJECTIVES = {
+_OBJECTIVES: "Mapping[Objective, str]" = {
     "score": "champion validation",
     "sharpe": "Sharpe ratio",
     "growth": "growth a year",
@@ -263,10 +275,13 @@ class _Trials:
                 require_trained(run, end, log, "sweep")
             with self._playing:
                 sweep.play(one)
-        value, _ = sweep.result_of(number)
+        values, _ = sweep.result_of(number)
         with self._lock:
-            self._study.finish(number, value)
-        return f"{_OBJECTIVES[sweep.definition.objective]} {_shown(sweep, value)}"
+            self._study.finish(number, values)
+        objectives = sweep.definition.objectives
+        return ", ".join(
+            f"{_OBJECTIVES[one]} {_shown(one, value)}" for one, value in zip(objectives, values, strict=True)
+        )
 
     def _recorded(self, number: int, end: End, reason: str) -> str:
         with self._lock:
@@ -277,22 +292,28 @@ class _Trials:
 def print_results(console: Console, sweep: "Sweep", results: Sequence["TrialResult"]) -> None:
     from eigen_core.judging.choice import Choice
 
-    objective = _OBJECTIVES[sweep.definition.objective]
-    headers = ("trial", objective, "generations", "settings")
-    table = PlainTable(*headers, left=(objective, "settings"), least_important=("generations",))
+    objectives = sweep.definition.objectives
+    names = [_OBJECTIVES[objective] for objective in objectives]
+    several = ("front",) if len(names) > 1 else ()
+    headers = ("trial", *names, *several, "generations", "settings")
+    table = PlainTable(*headers, left=(*names, *several, "settings"), least_important=("generations",))
     for one in results:
-        value = one.state if one.value is None else _shown(sweep, one.value)
+        values = [_shown(*each) + _spread(each[0], one) for each in zip(objectives, one.values, strict=False)]
+        values = values or [one.state, *("" for _ in names[1:])]
+        of_front = ["yes" if one.front else ""] if several else []
         of_runs = Counter(len(champions) for champions in one.champions.values())
         generations = " + ".join(f"{runs} x {number}" if runs > 1 else f"{number}" for number, runs in of_runs.items())
-        table.add_row(str(one.number), value + _spread(sweep, one), generations, _in_words(one.settings))
+        table.add_row(str(one.number), *values, *of_front, generations, _in_words(one.settings))
     table.print(console)
     finished = sum(one.value is not None for one in results)
     if finished:
-        of = "seeds ± their standard deviation" if sweep.definition.objective == "score" else "paths, and their range"
+        for objective, name in zip(objectives, names, strict=True):
+            of = "seeds ± their standard deviation" if objective == "score" else "paths, and their range"
+            print_line(console, f"{name.capitalize()}: mean of a trial's {of}.")
+        values_in_words = f"the {names[0]} of those of the Pareto front" if several else "these values"
         print_line(
             console,
-            f"{objective.capitalize()}: mean of a trial's {of}. The best of "
-            f"{finished} finished trials is chosen by these values: expect less of it on other days.",
+            f"The best of {finished} finished trials is chosen by {values_in_words}: expect less of it on other days.",
         )
     if (choice := Choice.among(results, sweep.definition.config.seed)) is not None:
         print_choice(console, choice, None)
@@ -304,7 +325,7 @@ def print_results(console: Console, sweep: "Sweep", results: Sequence["TrialResu
 def results_document(sweep: "Sweep", results: Sequence["TrialResult"]) -> dict[str, Any]:
     from eigen_core.judging.choice import Choice
 
-    objective, trials = sweep.definition.objective, []
+    (objective, *_), trials = sweep.definition.objectives, []
     for one in results:
         runs = [
             {
@@ -318,26 +339,25 @@ def results_document(sweep: "Sweep", results: Sequence["TrialResult"]) -> dict[s
             if (champions := one.champions.get(run.name))
         ]
         paths = {} if one.paths is None or objective == "score" else {"paths": one.paths.values(objective)}
-        known = attributes(one, "number", "state", "value", "spread", "settings", "reason")
+        known = attributes(one, "number", "state", "value", "values", "front", "spread", "settings", "reason")
         trials.append({**known, **paths, "runs": runs})
-    document: dict[str, Any] = {"sweep": sweep.name, "objective": objective, "trials": trials}
+    document: dict[str, Any] = {"sweep": sweep.name, "objectives": list(sweep.definition.objectives), "trials": trials}
     if (choice := Choice.among(results, sweep.definition.config.seed)) is not None:
         document["choice"] = choice_document(choice, None)
     return document
 
 
-def _shown(sweep: "Sweep", value: float) -> str:
-    if sweep.definition.objective == "score":
+def _shown(objective: "Objective", value: float) -> str:
+    if objective == "score":
         return f"{value:,.1f}"
-    return ratio(value) if sweep.definition.objective == "sharpe" else percent(value, 1)
+    return ratio(value) if objective == "sharpe" else percent(value, 1)
 
 
-def _spread(sweep: "Sweep", one: "TrialResult") -> str:
-    objective = sweep.definition.objective
+def _spread(objective: "Objective", one: "TrialResult") -> str:
     if objective == "score":
         return "" if one.spread is None else f" ± {one.spread:,.1f}"
     values = [] if one.paths is None else one.paths.values(objective)
-    return f" ({_shown(sweep, min(values))} to {_shown(sweep, max(values))})" if len(values) > 1 else ""
+    return f" ({_shown(objective, min(values))} to {_shown(objective, max(values))})" if len(values) > 1 else ""
 
 
 def _in_words(values: Mapping[str, Any]) -> str:

@@ -1,5 +1,7 @@
 """What a sweep varies, what it suggests, and which trials it prunes."""
 
+from dataclasses import replace
+from operator import ge
 from pathlib import Path
 
 import pytest
@@ -67,7 +69,7 @@ def test_suggestions_are_the_same_however_often_the_sweep_is_begun_again(tmp_pat
         # More than the draws with which the sampler begins.
         for number in range(13):
             assert study.suggest() == number
-            study.finish(number, study.trials()[number].params["learner.gamma"])
+            study.finish(number, [study.trials()[number].params["learner.gamma"]])
             if again:
                 study = Study(tmp_path / name, definition(*varied))
         return [trial.params for trial in study.trials()]
@@ -101,7 +103,7 @@ def test_a_trial_below_the_median_of_the_finished_ones_is_pruned_at_the_same_gen
         for number, curve in enumerate(curves):
             assert study.suggest() == number
             assert not study.is_behind(number, curve)
-            study.finish(number, curve[-1])
+            study.finish(number, [curve[-1]])
         assert study.suggest() == 5
         return study
 
@@ -118,13 +120,42 @@ def test_a_trial_below_the_median_of_the_finished_ones_is_pruned_at_the_same_gen
         assert len(study.trials()[5].intermediate_values) == 3
 
 
+def test_of_several_objectives_the_best_trial_is_of_the_pareto_front_and_none_is_pruned(tmp_path: Path) -> None:
+    values = [(1.0, 5.0), (2.0, 3.0), (2.0, 4.0), (0.0, 9.0), (1.0, 1.0), (0.5, 5.0), (-1.0, 9.0)]
+    given = definition("learner.gamma=0.9:0.99")
+    several = replace(given, objectives=("sharpe", "growth"))
+
+    class Known(Sweep):
+        def result_of(self, number: int) -> tuple[tuple[float, ...], None]:
+            return values[number], None
+
+        def champions_of(self, run: str) -> list[float]:  # noqa: ARG002 - the interface
+            return []
+
+    study = Study(tmp_path / "a.db", several)
+    for number, each in enumerate(values):
+        assert study.suggest() == number
+        assert not study.is_behind(number, [-float(number)] * 4)
+        study.finish(number, each)
+    study = Study(tmp_path / "a.db", several)
+    assert study.suggest() == len(values)
+    results = results_of(Known("a", several), study.trials(), study.front())
+    better = [[all(map(ge, two, one)) and two != one for two in values] for one in values]
+    assert [one.number for one in results] == [2, 1, 0, 4, 5, 3, 6, 7]
+    assert {one.number for one in results if one.front} == {number for number, by in enumerate(better) if not any(by)}
+    assert results[0].front
+    for other in (given, replace(given, objectives=("growth", "sharpe"))):
+        with pytest.raises(InputError, match="--objective differs"):
+            Study(tmp_path / "a.db", other)
+
+
 def test_nothing_is_pruned_where_that_is_off_and_a_refusal_keeps_its_reason(tmp_path: Path) -> None:
     never = definition("learner.gamma=0.9:0.99", prunes=False)
     study = Study(tmp_path / "a.db", never)
     for number, value in enumerate((6.0, 5.0, 4.0, 3.0, 2.0, 1.0)):
         assert study.suggest() == number
         assert not study.is_behind(number, [value] * 4)
-        study.finish(number, value)
+        study.finish(number, [value])
     assert study.suggest() == 6
     study.record(6, End.DIVERGED, "They contradict each other.")
     results = results_of(Sweep("a", never), Study(tmp_path / "a.db", never).trials()[6:])

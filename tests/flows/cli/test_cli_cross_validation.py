@@ -158,10 +158,33 @@ def test_the_best_trial_is_trained_again_on_all_bars_but_the_holdout_and_the_rep
     assert str(Path.cwd()) not in text
 
 
+@pytest.mark.thorough
+def test_with_several_objectives_the_front_is_marked_and_the_best_by_the_first_is_trained_again(tmp_path: Path) -> None:
+    command = ["sweep", "mine", *VARIED, "--trials", "2", "--cv", "walk", "--folds", "1", *SETTINGS]
+    command += ["--objective", "excess", "--objective", "sharpe"]
+    said = " ".join(eigen(*command, "--refit", code=0).stdout.split())
+    assert "No trial is stopped early" in said
+    found = document(*command)
+    first, second = found["trials"]
+    assert found["objectives"] == ["excess", "sharpe"]
+    assert first["value"] == first["values"][0] >= second["values"][0]
+    assert first["front"]
+    assert second["front"] == (second["values"] == first["values"] or second["values"][1] > first["values"][1])
+    assert found["choice"]["best"] == first["number"]
+    assert f"Run mine-best has the settings of trial {first['number']}, of the Pareto front the best by growth" in said
+    page = tmp_path / "mine.html"
+    document("report", "mine", "--out", str(page))
+    text = page.read_text()
+    assert "of the Pareto front of excess, sharpe the best by excess" in text
+    assert "--objective excess --objective sharpe" in text
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
         (["--objective", "sharpe"], "add --cv"),
+        (["--cv", "kfold", "--objective", "sharpe", "--objective", "sharpe"], "each once"),
+        (["--cv", "kfold", "--objective", "profit"], "give one of score, sharpe, growth, excess"),
         (["--cv", "cpcv", "--groups", "2"], "2 test groups of 2 groups"),
         (["--cv", "walk", "--groups", "5"], "--groups is an option of --cv cpcv"),
         (["--cv", "kfold", "--test-groups", "2"], "--test-groups is an option of --cv cpcv"),
