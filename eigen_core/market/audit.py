@@ -10,6 +10,7 @@ from scipy.stats import rankdata
 from eigen_core.common.errors import InputError
 from eigen_core.common.progress import report_progress
 from eigen_core.common.randomness import keyed_generator
+from eigen_core.common.text import count
 from eigen_core.config import Config
 from eigen_core.config.registry import has_prices
 from eigen_core.market.build import read_rows
@@ -24,6 +25,7 @@ from eigen_core.market.features import (
     first_changes,
     first_of_each_feature,
 )
+from eigen_core.market.formats import in_unit, unit_of
 from eigen_core.market.panel import Splits, normalise
 from eigen_core.market.reading import find_source
 from eigen_core.market.report import DataReport
@@ -35,20 +37,21 @@ first number on, and from as many standard errors on as the second (n overlappin
 
 _NORMALISED_TOLERANCE = 1e-6
 _FEWEST_RETURNS, _FEWEST_SYMBOLS, _PARTS = 250, 5, 3
+_LAST, _EXPLAINED = (1, 3, 10), 1e-6
 _OUTCOMES = (
     "the return of the next {}",
     "the return of the next {} times the sign of the last day's",
     "the size of the return of the next {}, beyond that with the size of the return of as many days before",
-    "the mean size of daily returns in the next {}, beyond that with the mean of as many days before",
+    "the mean size of the returns of the next {}, each by itself, beyond that with the mean of as many days before",
 )
 """What features are correlated with. Volatility lasts: honest features know sizes ahead no better than those behind."""
 
 
 @dataclass(frozen=True)
 class SuspectedLeak:
-    """A feature whose rank correlation with an outcome of the next `horizon` days (of `_OUTCOMES`) reaches `limit`.
+    """A feature whose rank correlation with an outcome of the next `horizon` rows (of `_OUTCOMES`) reaches `limit`.
 
-    With `symbol` None, `correlation` is the mean absolute one of all symbols. Dates are written YYYY-MM-DD.
+    With `symbol` None, `correlation` is the mean absolute one of all symbols. `unit` is that of rows (`unit_of`).
     """
 
     feature: str
@@ -59,13 +62,15 @@ class SuspectedLeak:
     outcome: str
     first_day: str
     last_day: str
+    unit: str
 
     def __str__(self) -> str:
-        ahead = "day" if self.horizon == 1 else f"{self.horizon} days"
+        ahead = self.unit if self.horizon == 1 else count(self.horizon, self.unit)
         whose = f"{self.feature} has" if self.symbol is None else f"{self.feature} of {self.symbol} has"
+        outcome = in_unit(self.outcome, self.unit)
         what = "a mean absolute rank correlation over all symbols" if self.symbol is None else "a rank correlation"
         return (
-            f"{whose} {what} of {self.correlation:.2f} with {self.outcome.format(ahead)} from {self.first_day} to "
+            f"{whose} {what} of {self.correlation:.2f} with {outcome.format(ahead)} from {self.first_day} to "
             f"{self.last_day}: features that are known at the close stay below {self.limit:.2f}."
         )
 
@@ -89,6 +94,11 @@ class MarketAudit:
     @property
     def is_clean(self) -> bool:
         return not self.found and not self.suspected
+
+    @property
+    def unit(self) -> str:
+        """What a row is called: a day or a bar."""
+        return "bar" if self.report.bar_stamp else "day"
 
 
 def audit_market(config: Config, days: int) -> MarketAudit:
@@ -192,6 +202,7 @@ def audit_correlations(features: PanelFeatures, days: range, longest: int) -> tu
     """
     parts = [days, *(days[part[0] : part[-1] + 1] for part in np.array_split(np.arange(len(days)), _PARTS))]
     spans = [(str(features.prices.days[part[0]]), str(features.prices.days[part[-1]])) for part in parts]
+    unit = unit_of(features.prices.days)
     found, numbers = _correlations(features, parts, longest)
     known, horizons = ~np.isnan(found[..., 0]), np.tile(np.arange(1, longest + 1), len(_OUTCOMES))
     count = known.sum(axis=1)[..., None]
@@ -208,8 +219,9 @@ def audit_correlations(features: PanelFeatures, days: range, longest: int) -> tu
         cell = part, symbol, feature, tried
         if share[cell] >= 1.0:
             sizes = float(values[cell]), float(limits[cell]), int(horizons[tried])
-            suspected.append(SuspectedLeak(name, symbols[symbol], *sizes, _OUTCOMES[tried // longest], *spans[part]))
-    return tuple(suspected), _unseen(*spans[0], len(days), longest, tried=bool(known.any()))
+            outcome = _OUTCOMES[tried // longest]
+            suspected.append(SuspectedLeak(name, symbols[symbol], *sizes, outcome, *spans[part], unit))
+    return tuple(suspected), in_unit(_unseen(*spans[0], len(days), longest, tried=bool(known.any())), unit)
 
 
 def _unseen(first: str, last: str, days: int, longest: int, tried: bool) -> str:
@@ -223,17 +235,22 @@ def _unseen(first: str, last: str, days: int, longest: int, tried: bool) -> str:
     return (
         "Look-ahead of data columns, and of functions that read files, shows only in rank correlations with later "
         f"returns. The audit tested returns of the next 1 to {longest} days, with and without the sign of the last "
-        f"day's, and their sizes against those of as many days before, from {first} to {last} and in each third of "
-        f"these days. It misses look-ahead that correlates less than {one[0]:.2f} (1 day) to {one[1]:.2f} ({longest} "
-        f"days) in each symbol and {mean[0]:.2f} to {mean[1]:.2f} in the mean of {_FEWEST_SYMBOLS} or more, on fewer "
-        f"than about {round(one[0] * third):,} days of a symbol, on returns that begin more than {longest} "
+        f"day's, beyond those of the last {_LAST[0]}, {_LAST[1]} and {_LAST[2]} days, and their sizes against those of "
+        f"as many days before, from {first} to {last} and in each third of these days. It misses look-ahead that "
+        f"correlates less than {one[0]:.2f} (1 day) to {one[1]:.2f} ({longest} days) in each symbol and {mean[0]:.2f} "
+        f"to {mean[1]:.2f} in the mean of {_FEWEST_SYMBOLS} or more, on fewer than about {round(one[0] * third):,} "
+        f"days of a symbol, on returns that begin more than {longest} "
         "days later, or in the holdout."
     )
 
 
 def _correlations(features: PanelFeatures, parts: Sequence[range], longest: int) -> tuple[Series, Series]:
     """Return rank correlations `[parts, symbols, features, outcomes * horizons]`, NaN with under 250 days, and numbers
-    of days. Those with sizes are absolute, less the absolute ones with sizes of days before, and at least 0."""
+    of days. Those with returns are partial ones, beyond the returns of `_LAST` days: closes of bars within a day bounce
+    between bid and ask (Roll 1984, "A simple implicit measure of the effective bid-ask spread in an efficient market"),
+    so that these tell a part of the next return. Those with sizes are absolute, less the absolute ones with sizes of
+    days before, and at least 0.
+    """
     log_close = np.log(features.prices.close)
     found = np.full((len(parts), *features.shape[1:], len(_OUTCOMES) * longest), np.nan)
     numbers = np.zeros(found.shape[:3])
@@ -242,26 +259,33 @@ def _correlations(features: PanelFeatures, parts: Sequence[range], longest: int)
             own = days.start + np.flatnonzero(~np.isnan(log_close[days.start : days.stop, column]))
             if len(own) - 2 * longest < _FEWEST_RETURNS:
                 continue
-            outcomes, own = _outcomes(log_close[own, column], longest), own[longest:-longest]
-            ranked: dict[bytes, Series] = {}
+            last, outcomes = _outcomes(log_close[own, column], longest)
+            own = own[longest:-longest]
+            ranked: dict[bytes, tuple[Series, Series, Series]] = {}
             for feature, of_feature in enumerate(values[own].T):
                 known = ~np.isnan(of_feature)
                 if known.sum() < _FEWEST_RETURNS:
                     continue
                 # Cached: most features are known on the same days, and ranking is most of the work.
                 if known.tobytes() not in ranked:
-                    ranked[known.tobytes()] = _ranks(outcomes[known])
-                signed, ahead, behind = np.split(
-                    _ranks(of_feature[known, None])[:, 0] @ ranked[known.tobytes()], [2 * longest, 4 * longest]
-                )
+                    values_known = last[known], *np.split(outcomes[known], [2 * longest], axis=1)
+                    of_last, of_returns, of_sizes = map(_ranks, values_known)
+                    for one in range(1, of_last.shape[1]):
+                        of_last[:, one:] = _beyond(of_last[:, one - 1 : one], of_last[:, one:])
+                    ranked[known.tobytes()] = of_last, _beyond(of_last, of_returns), of_sizes
+                of_last, of_returns, of_sizes = ranked[known.tobytes()]
+                of_feature = _ranks(of_feature[known, None])
+                signed = _beyond(of_last, of_feature)[:, 0] @ of_returns
+                ahead, behind = np.split(of_feature[:, 0] @ of_sizes, 2)
                 found[part, column, feature] = [*signed, *np.maximum(np.abs(ahead) - np.abs(behind), 0.0)]
                 numbers[part, column, feature] = known.sum()
     return found, numbers
 
 
-def _outcomes(close: Series, longest: int) -> Series:
-    """Return `_OUTCOMES` over 1 to `longest` days, then the sizes over as many days before, from log prices `close`:
-    `[days, 6 * longest]`; the first and the last `longest` days are left out."""
+def _outcomes(close: Series, longest: int) -> tuple[Series, Series]:
+    """Return the returns of the `_LAST` days and the size of that of the last, `[days, 4]`, and `_OUTCOMES` over 1 to
+    `longest` days, then the sizes over as many days before, `[days, 6 * longest]`, from log prices `close`; the first
+    and the last `longest` days are left out."""
     daily = np.diff(close, prepend=close[0])
     path = np.cumsum(np.abs(daily))
     middle, horizons = np.arange(longest, len(close) - longest)[:, None], np.arange(1, longest + 1)
@@ -272,7 +296,16 @@ def _outcomes(close: Series, longest: int) -> Series:
         np.abs(behind),
         path[middle] - path[middle - horizons],
     ]
-    return np.hstack([ahead, ahead * np.sign(daily[middle]), *sizes])
+    # An outcome is known in part from these without look-ahead.
+    last = behind[:, np.minimum(_LAST, longest) - 1]
+    return np.hstack([last, sizes[2][:, :1]]), np.hstack([ahead, ahead * np.sign(daily[middle]), *sizes])
+
+
+def _beyond(known: Series, ranks: Series) -> Series:
+    """Return the part of scaled `ranks` that orthonormal columns `known` do not explain, scaled alike; else zeros."""
+    rest = ranks - known @ (known.T @ ranks)
+    length = np.sqrt((rest**2).sum(axis=0))
+    return np.asarray(np.divide(rest, length, out=np.zeros_like(rest), where=length > _EXPLAINED))
 
 
 def _limits(numbers: Series | float, horizons: NDArray[np.int64], smallest: float, errors: float) -> Series:

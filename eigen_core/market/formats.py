@@ -347,9 +347,17 @@ def dates_of(ends: Days) -> Days:
     return ends if ends.dtype == "datetime64[D]" else (ends - np.timedelta64(1, "s")).astype("datetime64[D]")
 
 
+_DAY = re.compile(r"(?<!{)\bday(?=s?\b)")
+
+
 def unit_of(dates: Days) -> str:
     """Return what a row with one of these dates is called: a day, or a bar (within a day)."""
     return "day" if dates.dtype == "datetime64[D]" else "bar"
+
+
+def in_unit(sentence: str, unit: str) -> str:
+    """Return a sentence, or a template of one, in which days are called by another unit."""
+    return _DAY.sub(unit, sentence)
 
 
 def _timestamps(values: ArrayLike, offsets: float | NDArray[np.float64]) -> pd.DataFrame:

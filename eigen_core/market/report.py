@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from eigen_core.common.text import count, listed, percent
 from eigen_core.config import TradingConfig
-from eigen_core.market.formats import SATURDAY, Days, dates_of, weekdays_of
+from eigen_core.market.formats import SATURDAY, Days, dates_of, in_unit, weekdays_of
 
 SuspiciousKind = Literal[
     "spike", "jump", "move", "proved", "not positive", "unusable", "twice", "adjusted late", "last day", "stale",
@@ -252,7 +252,7 @@ class DataReport:
         for name, template in _SENTENCES.items():
             if facts.get(name):
                 # A panel's rows are bars.
-                words = template.replace(":day}", ":bar}") if self.bar_stamp and name != "weekend_days" else template
+                words = in_unit(template, "bar") if self.bar_stamp and name != "weekend_days" else template
                 lines += [_SentenceFormatter().vformat(words, (), facts)] if template else facts[name]
         return lines
 

@@ -477,13 +477,13 @@ def print_audit(console: Console, audited: "MarketAudit") -> None:
     print_line(
         console,
         f"Tried {count(len(audited.features), 'feature')} of {count(audited.symbols, 'symbol')} on "
-        f"{count(len(audited.days), 'day')} ({audited.days[0]} to {audited.days[-1]}): the days after each were cut "
-        "off, then shuffled.",
+        f"{count(len(audited.days), audited.unit)} ({audited.days[0]} to {audited.days[-1]}): the {audited.unit}s "
+        "after each were cut off, then shuffled.",
     )
     for finding in (*audited.found, *audited.suspected):
         print_line(console, str(finding))
     if audited.is_clean:
-        print_line(console, "No value up to these days changed: no look-ahead was found.")
+        print_line(console, f"No value up to these {audited.unit}s changed: no look-ahead was found.")
     print_line(console, audited.unseen)
 
 

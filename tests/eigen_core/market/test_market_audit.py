@@ -60,6 +60,25 @@ def test_planted_look_ahead_is_named(prices: Path, tmp_path: Path, monkeypatch: 
     assert next_return.day == next_return.last_known
 
 
+def test_closes_that_bounce_between_bid_and_ask_are_no_look_ahead(tmp_path: Path) -> None:
+    """A column of the next bar's return is found on the same bars of five minutes, and is said to be of bars."""
+    generator, bars = np.random.default_rng(1), 3_000
+    times = pd.date_range("2024-01-01", periods=bars, freq="5min")
+    parts = []
+    for symbol in "ABCDEF":
+        middle = np.cumsum(0.001 * generator.standard_normal(bars))
+        # The last trade is at the bid or at the ask, wherever the next one will be.
+        close = 50.0 * np.exp(middle + 0.001 * generator.choice([-1.0, 1.0], bars))
+        ahead = np.append(np.diff(np.log(close)), 0.0) + 0.003 * generator.standard_normal(bars)
+        parts.append(pd.DataFrame({"date": times, "symbol": symbol, "close": close, "hint": ahead}))
+    path = write_csv(tmp_path / "bars.csv", pd.concat(parts))
+    given: dict[str, Any] = {"bar_stamp": "close", "window": 64, "validation": 300, "holdout": 300}
+    assert audited(path, 1, **given).is_clean
+    found = audited(path, 1, own_features=["columns"], **given)
+    assert [leak.feature for leak in found.suspected] == ["hint"]
+    assert " day" not in str(found.suspected[0]) + found.unseen
+
+
 def test_normalisation_by_all_days_is_found(prices: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def by_all_days(columns: Iterable[np.ndarray], shape: tuple[int, int, int], _: range) -> np.ndarray:
         return normalise(columns, shape, slice(shape[0]))
