@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     from eigen_core.planning.run_plan import RunPlan
     from eigen_core.planning.sizes import DiskPlan
     from eigen_core.runs.handle import Run
-
-_print_fact = partial(print_fact, width=10)
 
 
 @examples(
@@ -97,11 +94,15 @@ def _print_whole_plan(
         unit = "day" if run_plan.data.dimensions is None else run_plan.data.dimensions.unit
         table = PlainTable(f"{unit}s held", "trades", "IC shown", "IC that pays")
         for row in rows:
-            table.add_row(f"{row.holding_bars}", f"{row.trades:,}", f"{row.shown:.3f}", f"{row.pays:.3f}")
+            table.add_row(f"{row.holding_bars}", f"{row.trades:,}", _correlation(row.shown), _correlation(row.pays))
         table.print(console)
     if sentence:
         print_line(console, sentence)
     print_line(console, run_plan.sentence())
+
+
+def _correlation(value: float) -> str:
+    return f"{value:.3f}" if value <= 1.0 else "above 1"
 
 
 def print_plan(console: Console, config: "Config", run_plan: "RunPlan") -> None:
@@ -114,12 +115,12 @@ def print_plan(console: Console, config: "Config", run_plan: "RunPlan") -> None:
     for split in run_plan.data.parts:
         unit = run_plan.data.dimensions.unit
         days = f"{count(int(split['number']), unit)}, {split['first']} to {split['last']}"
-        _print_fact(console, str(split["days"]), days)
+        print_fact(console, str(split["days"]), days)
     _print_parts(console, run_plan)
     _print_phases(console, run_plan)
     _print_disk(console, config, run_plan.disk)
     for index, limit in enumerate(filter(None, (*run_plan.limits, run_plan.device_limit))):
-        _print_fact(console, "" if index else "limits", str(limit))
+        print_fact(console, "" if index else "limits", str(limit))
 
 
 @contextmanager
@@ -218,28 +219,28 @@ def _print_disk(console: Console, config: "Config", disk: "DiskPlan") -> None:
     kept = f"the newest {config.checkpoint.keep_last}"
     every = f" and every {config.checkpoint.keep_every}th" if config.checkpoint.keep_every else ""
     end = f"{_size(disk.run_bytes)} the run at its end ({kept}{every}), {_size(disk.most_bytes)} at most"
-    _print_fact(console, "disk", f"{_size(disk.checkpoint_bytes)} a checkpoint; {end}")
+    print_fact(console, "disk", f"{_size(disk.checkpoint_bytes)} a checkpoint; {end}")
     if disk.local_bytes:
-        _print_fact(console, "", f"{_size(disk.local_bytes)} on this machine too, with all that may wait for upload")
+        print_fact(console, "", f"{_size(disk.local_bytes)} on this machine too, with all that may wait for upload")
     uploads = f"{_size(disk.upload_bytes)} in all" if disk.upload_bytes else "none: the store is a folder here"
-    _print_fact(console, "uploads", uploads)
+    print_fact(console, "uploads", uploads)
 
 
 def _print_time(console: Console, measured: "ProbeResult | ProbeFailure | None", generations: int) -> None:
     if measured is None:
-        _print_fact(console, "time", "not estimated: the run does not fit")
+        print_fact(console, "time", "not estimated: the run does not fit")
         return
     from eigen_core.planning.probe import ProbeFailure
 
     if isinstance(measured, ProbeFailure):
-        _print_fact(console, "time", f"not estimated, and memory is computed, not measured: {measured.why}")
+        print_fact(console, "time", f"not estimated, and memory is computed, not measured: {measured.why}")
         return
     phases = ", ".join(f"{phase} {rough_duration(seconds)}" for phase, seconds in measured.seconds.items())
-    _print_fact(console, "time", f"about {rough_duration(measured.generation_seconds)} a generation ({phases})")
+    print_fact(console, "time", f"about {rough_duration(measured.generation_seconds)} a generation ({phases})")
     whole = rough_duration(measured.generation_seconds * generations)
-    _print_fact(console, "", f"about {whole} for {generations:,} generations, without checkpoints and plots")
+    print_fact(console, "", f"about {whole} for {generations:,} generations, without checkpoints and plots")
     inferred = f"inferred from a part of a generation, computed here in {rough_duration(measured.probe_seconds)}"
-    _print_fact(console, "", f"{inferred}: it may take half or twice as long, and longer beside other programs")
+    print_fact(console, "", f"{inferred}: it may take half or twice as long, and longer beside other programs")
 
 
 def _size(amount: int) -> str:
