@@ -48,10 +48,10 @@ class AccountConfig(Section):
     capital: Positive = 100_000.0
     """Money before the first day."""
     sizing: Literal["coefficient", "equal", "fixed"] = "coefficient"
-    """Size of a new position, costs included; at most the cash at its fill. `equal`: the share 1 /
-    (`trading.holding_bars` x `trading.purchases_per_bar`) of the equity at the close of the decision's day, so that
-    the sum of all positions stays within the equity; `coefficient`: this times coefficient /
-    `trading.max_coefficient`, or just this if that is empty; `fixed`: `account.fixed_amount`."""
+    """Size of a new position, costs included; at most the cash at its fill. `equal`: the share 1 / (decisions in
+    `trading.holding_bars` x `trading.purchases_per_bar`) of the equity at the close of the decision's day, so that the
+    sum of all positions stays within the equity; `coefficient`: this times coefficient / `trading.max_coefficient`, or
+    just this if that is empty; `fixed`: `account.fixed_amount`."""
     fixed_amount: Positive = 5_000.0
     """Size of a new position with `fixed` sizing (money)."""
     shares: Literal["fractional", "whole"] = "fractional"

@@ -14,7 +14,7 @@ from eigen_core.config import Config, TradingConfig
 from eigen_core.judging.significance import FEWEST_DAYS, POWER, detectable_ratio
 from eigen_core.market import Panel
 from eigen_core.trading.equity import Values
-from eigen_core.trading.orders import decides
+from eigen_core.trading.orders import bars_between_decisions
 from eigen_core.trading.prices import Prices, prices_of_span
 from eigen_core.trading.synthetic import normalised_over_assets, persistent_noise
 
@@ -68,8 +68,7 @@ def smallest_edges(config: Config, panel: Panel) -> tuple[list[EdgesHeld], str]:
     """
     holdout_bars = len(panel.splits.holdout)
     prices = Prices.of_panel(panel, torch.device("cpu"))
-    decided = decides(prices, config.trading, torch.tensor(panel.splits.training_bars)).nonzero().flatten()
-    every = int(decided.diff().median()) if len(decided) > 1 else 1
+    every = bars_between_decisions(prices.panel_time, config.trading)
     known = prices_of_span(prices, panel.splits.pieces[-1][-_KNOWN_DAYS * every :], 0)
     rows, assets, independent = [], 0, 0.0
     for days in sorted({*(every * days for days in _HOLDING_DAYS), config.trading.holding_bars}):

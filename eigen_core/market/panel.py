@@ -210,6 +210,11 @@ class Panel:
         return int(self.features.shape[0])
 
     @property
+    def time(self) -> NDArray[np.int64]:
+        """`dates` in seconds since 1970, int64 `[days]`."""
+        return self.dates.astype("datetime64[s]").astype(np.int64)
+
+    @property
     def columns(self) -> int:
         return int(self.features.shape[1])
 

@@ -38,7 +38,7 @@ from eigen_core.trading.environment import (
     trade_whole_episodes,
 )
 from eigen_core.trading.excess import market_gains, mean_excess
-from eigen_core.trading.orders import decides, sum_of_day
+from eigen_core.trading.orders import bars_between_decisions, decides, sum_of_day
 from eigen_core.trading.prices import Prices
 
 
@@ -101,8 +101,7 @@ class MarketTask(PanelTask):
     def warnings(config: Config, panel: Panel) -> Sequence[str]:
         purchases, unit = config.trading.purchases_per_bar, unit_of(panel.dates)
         warnings = PanelTask.warnings(config, panel)
-        seconds = float(np.median(np.diff(panel.dates) / np.timedelta64(1, "s"))) if panel.days > 1 else 0.0
-        between = max(1, round((config.trading.seconds_between_decisions or 0) / max(seconds, 1.0)))
+        between = bars_between_decisions(torch.from_numpy(panel.time), config.trading)
         held = -(-config.trading.holding_bars // between)
         if panel.assets == 1 or panel.assets > held * purchases:
             return warnings

@@ -38,7 +38,7 @@ def baseline_curves(
     """Return the equity of simple trading rules over a span, by name; costs and fills are those of agents.
 
     `prices` and `dates`, datetime64[D], are of all days; those after the span are not used. A rule leaves out assets
-    without the prices that it needs; without any asset, the money stays cash. A year has `periods_per_year` days (252
+    without the prices that it needs; one that never holds an asset is left out. A year has `periods_per_year` days (252
     on stock exchanges), a month a twelfth of them.
 
     cash: interest alone.
@@ -70,6 +70,7 @@ def baseline_curves(
         "momentum": np.where(month[:, None], _top_third(_returns(before, span, year, month_days), tradable), unchanged),
         "reversal": np.where(month[:, None], _top_third(-_returns(before, span, month_days, 0), tradable), unchanged),
     }
+    weights = {name: held for name, held in weights.items() if name == "cash" or (held > 0.0).any()}
     held = np.stack(list(weights.values()))
     accounts = weights_accounts(held, known, dates, trading, config.account)
     curves = {name: accounts.curve(index) for index, name in enumerate(weights)}

@@ -82,6 +82,17 @@ def decides(prices: Prices, trading: TradingConfig, days: Tensor) -> Tensor:
     return prices.time.index_select(0, days.flatten()).view(days.shape) % every == 0
 
 
+def bars_between_decisions(time: Tensor, trading: TradingConfig) -> int:
+    """Return the median number of bars from one decision to the next (`trading.decide_every`).
+
+    `time`: that of all days of a panel, as `Prices.panel_time`.
+    """
+    if (every := trading.seconds_between_decisions) is None:
+        return 1
+    between = (time % every == 0).nonzero().flatten().diff()
+    return int(between.median()) if len(between) else 1
+
+
 def choose_assets(
     prices: Prices, trading: TradingConfig, days: Tensor, coefficients: Tensor, ranks: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:

@@ -50,6 +50,7 @@ class Prices:
             equal rank the one with the highest precedence is bought first. It depends on the date and columns alone.
         session: bool, the market of the asset is open on the day; see `sessions_of`.
         time: int64 `[days]`, seconds from 1970 to the end of a bar or, of daily prices, to the day.
+        panel_time: int64, `time` of all days of the panel, also where these are the prices of a span.
         last_day: int64 `[days]`, the last day whose prices an order decided on the day may use (`Panel.last_days`).
         instruments: costs and order rules of each asset; empty: the single rates of `trading`.
     """
@@ -63,6 +64,7 @@ class Prices:
     precedence: Tensor
     session: Tensor
     time: Tensor
+    panel_time: Tensor
     last_day: Tensor
     instruments: tuple[Instrument, ...] = ()
     _fills: dict[Hashable, Fills] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -79,6 +81,7 @@ class Prices:
 
         close = on_device(panel.close)
         tradable = close > 0.0
+        time = torch.tensor(panel.time, device=device)
         places = precedence_of(np.asarray(panel.dates), panel.assets).argsort(axis=1).argsort(axis=1)
         precedence = torch.tensor(places * MAX_ASSETS + np.arange(panel.assets), device=device)
         of_day = (panel.open, panel.high, panel.low, panel.close)
@@ -93,7 +96,8 @@ class Prices:
             session=torch.tensor(
                 sessions_of(panel.valid[:, : panel.assets], np.asarray(panel.close) > 0.0, panel.dates), device=device
             ),
-            time=torch.tensor(panel.dates.astype("datetime64[s]").astype(np.int64), device=device),
+            time=time,
+            panel_time=time,
             last_day=torch.tensor(panel.last_days(), device=device),
             instruments=panel.instruments,
         )

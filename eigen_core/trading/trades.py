@@ -13,7 +13,7 @@ from eigen_core.config import AccountConfig, TradingConfig
 from eigen_core.trading.environment import Positions, joined, require_finite
 from eigen_core.trading.equity import Accounts, Values, daily_rates, share_of
 from eigen_core.trading.order_fills import Fills, fill_offset
-from eigen_core.trading.orders import batch_slices, decides, target_price
+from eigen_core.trading.orders import bars_between_decisions, batch_slices, decides, target_price
 from eigen_core.trading.prices import Prices
 
 # Cash below this share of the capital is a rounding error, and buys nothing.
@@ -202,7 +202,8 @@ class _AccountKeeper:
         self._costs = known.costs(trading).numpy().of_assets(self._asset)
         self._decided = trades.day[self._trader, decision]
         self._filled = self._decided + self._fill_offset
-        self._share = np.full(len(self._trader), 1.0 / (trading.holding_bars * trading.purchases_per_bar))
+        held = -(-trading.holding_bars // bars_between_decisions(known.panel_time, trading))
+        self._share = np.full(len(self._trader), 1.0 / (held * trading.purchases_per_bar))
         if settings.sizing == "coefficient" and trading.max_coefficient is not None:
             self._share *= trades.coefficient[self._made] / trading.max_coefficient
         self._shares, self._paid, self._received, self._spent, self._decision_equity = np.zeros((5, len(self._trader)))

@@ -299,18 +299,22 @@ class SlowAccount:
     gains: dict[Decision, float] = field(default_factory=dict)
 
     def of(self, name: str, decided: Decision) -> Any:
-        return getattr(self.trades, name)[self.trader][decided].item()
+        day, purchase = decided
+        return getattr(self.trades, name)[
+            self.trader, self.trades.day[self.trader].tolist().index(day), purchase
+        ].item()
 
     def size(self, decided: Decision) -> float:
         if self.settings.sizing == "fixed":
             return self.settings.fixed_amount
-        equity = self.decision_equity[decided[0]] / self.trading.holding_bars / self.trading.purchases_per_bar
+        held = math.ceil(self.trading.holding_bars / int((self.trading.decide_every or "1d")[:-1]))
+        equity = self.decision_equity[decided[0]] / held / self.trading.purchases_per_bar
         if self.settings.sizing == "equal" or self.trading.max_coefficient is None:
             return float(equity)
         return float(equity * self.of("coefficient", decided) / self.trading.max_coefficient)
 
     def buy_all(self, day: int, *, at_open: bool) -> None:
-        if day >= 0:
+        if day in self.trades.day[self.trader]:
             for purchase in range(self.trading.purchases_per_bar):
                 self.buy((day, purchase), at_open=at_open)
 
@@ -374,6 +378,7 @@ def random_case(seed: int) -> tuple[TradingConfig, AccountConfig, int]:
         "bookkeeping": random.choice(["exact", "classic"]).item() if seed % 2 == 0 else "exact",
         "holding_bars": holding,
         "settlement_bars": holding,
+        "decide_every": [None, None, "2d", "5d"][seed % 4],
         "min_target": 0.01,
         "max_target": 0.3,
         "max_coefficient": 3.0 if seed % 5 else None,
@@ -422,7 +427,8 @@ def test_accounts_equal_an_obvious_one_that_is_kept_day_by_day(spans: int) -> No
             assert curve.equity[-1] == pytest.approx(settings.capital + gained, rel=1e-9)
             assert curve.costs.sum() == pytest.approx(table["costs"].sum(), rel=1e-9)
         # Neither the order of decisions nor the traders beside one change a bit.
-        order, rules = np.random.default_rng(seed).permutation(days), (known, dates, trading, settings)
+        order = np.random.default_rng(seed).permutation(trades.day.shape[1])
+        rules = known, dates, trading, settings
         moved = {name: values[1:, order] for name, values in vars(trades).items()}
         alone = trade_accounts(DecidedTrades(**moved).with_a_trade(), *rules)
         for name in ("equity", "exposure", "traded", "costs", "interest"):
