@@ -79,7 +79,7 @@ def importance(
     for done, (name, part) in enumerate(parts, 1):
         moved = []
         for changed in _shifted(panel, part, days, draws, generator):
-            other = _task(config, changed, weights.device)
+            other = task.observing(changed)
             moved.append([_play(other, agent, starts) for agent in weights])
         found.append(_importance(name, usual, moved))
         report_progress("importance", done, len(parts))

@@ -2,8 +2,10 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import asdict, dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -138,7 +140,10 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
                 f"{config.network.encoder} cannot encode in one batch: use network.encoder filter_bank."
             )
         self.panel = panel
-        self.network = AgentNetwork(panel, config, device, heads, actions, start)
+        self._network_of = partial(
+            AgentNetwork, config=config, device=device, heads=heads, actions=actions, start=start
+        )
+        self.network = self._network_of(panel)
         self.critic_layout = self.network.critic_layout
         self.actor_layout = self.network.actor_layout
         self.box = self.network.box
@@ -161,6 +166,12 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
             known &= ended < panel.splits.train.stop
             returns = np.where(known, gains, 0.0) / max(float(gains[known].std()) if known.any() else 0.0, _SMALLEST)
             self._known_returns = torch.tensor(returns).float().to(device), torch.tensor(known).to(device)
+
+    def observing(self, panel: Panel) -> Self:
+        """Return the task of agents that observe the features of `panel`; all else stays that of this task's panel."""
+        other = copy(self)
+        other.network = self._network_of(panel)
+        return other
 
     def _block_bytes(self, config: Config, device: torch.device) -> int:
         """Return the bytes of the largest activation of one agent's batch, in a layer of encoder or heads."""
