@@ -47,3 +47,21 @@ def test_a_run_on_bars_from_training_to_orders(tmp_path: Path, monkeypatch: pyte
     assert [one["agreeing"] for one in found] == [0, 1, 2]
     assert [day["missed"] for day in found[2]["differences"]] == [True] * 8
     assert eigen("verify", "coins", "--store", "store", code=0)
+
+
+@pytest.mark.thorough
+def test_the_preset_of_the_replaced_system_trades_every_coin_at_every_bar_and_pays_what_that_costs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_coins(tmp_path / "coins", BARS)
+    small = ["trading.trading_bars=60", "network.head_width=8", "evaluation.slices=1", "evaluation.lowest=1"]
+    small += ["learner.epochs=1", "market.validation=150", "market.holdout=150", "threads=1"]
+    given = [word for setting in small for word in ("--set", setting)]
+    run = ["--run", "dear", "--preset", "crypto-classic", "--data", "coins", "--generations", "1"]
+    eigen("train", *run, *given, code=0)
+    judged = document("backtest", "dear")
+    # The first bar's decision is filled at the second.
+    assert judged["trades"] == 3 * 149
+    traded = judged["turnover"] * 150 / judged["periods_per_year"] * judged["capital"]
+    assert judged["costs"] == pytest.approx(0.003 * traded, rel=0.01)
