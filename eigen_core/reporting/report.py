@@ -26,6 +26,7 @@ from eigen_core.judging.significance import FEWEST_DAYS
 from eigen_core.judging.verdicts import Verdict
 from eigen_core.judging.walk_forward import Fold, WalkResult, is_walk, load_walk, play_walk, walks_in
 from eigen_core.market import build_panel
+from eigen_core.market.formats import unit_of
 from eigen_core.reporting.report_plots import (
     AGENT,
     BASELINE_COLOURS,
@@ -221,9 +222,9 @@ def _text(value: float | None, text: Callable[[float], str]) -> str:
 
 
 def basis_of_metrics(played: SpanResult) -> str:
-    """Return a sentence on what annual metrics are computed from: daily returns, periods a year, risk-free rate."""
-    risk_free = percent(played.risk_free, 2)
-    return f"Daily returns, {played.periods_per_year} periods a year, risk-free rate {risk_free} a year."
+    """Return a sentence on what annual metrics are computed from: returns, periods a year, risk-free rate."""
+    year, risk_free = count(played.periods_per_year, unit := unit_of(played.curve.dates)), percent(played.risk_free, 2)
+    return f"Returns of one {unit}, {year} a year, risk-free rate {risk_free} a year."
 
 
 def calendar_table(curve: EquityCurve) -> Table:
@@ -555,11 +556,12 @@ def _trades_sentence(played: SpanResult) -> str:
             "in all."
         )
     gains, closed = trades["gain"] / trades["paid"], trades.dropna(subset="exit")
-    held = (closed["exit"] - closed["fill"]).dt.days.mean()
+    seconds, name = (86_400, "calendar days") if unit_of(played.curve.dates) == "day" else (3_600, "hours")
+    held = (closed["exit"] - closed["fill"]).dt.total_seconds().mean() / seconds
     return (
         f"{count(len(trades), 'trade')}, {percent(float((gains > 0).mean()), 0)} of them with a gain; "
         f"{percent(float(gains.mean()), 2)} a trade on average, "
-        f"{f'held {number(held)} calendar days, ' if len(closed) else ''}{costs} of costs in all."
+        f"{f'held {number(held)} {name}, ' if len(closed) else ''}{costs} of costs in all."
     )
 
 
