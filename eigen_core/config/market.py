@@ -156,6 +156,11 @@ class MarketConfig(Section):
     time_zone: Text | None = None
     """The exchange's time zone, such as `America/New_York`, in which the day of a timestamp with a time zone is taken.
     Empty: it is the date that the timestamp shows; timestamps in UTC must then be at midnight."""
+    calendar: Text = "prices"
+    """Sessions of the assets' market: those that prices show (`prices`), or also those of an exchange, such as `XNYS`,
+    or of all days, `24/7`. A price on a day on which the exchange is closed is a session too."""
+    session: Literal["regular", "all"] = "all"
+    """Whether bars before the open and after the close of `market.calendar` are used (`all`) or left out."""
     window: Annotated[int, Field(ge=1, le=5_000)] = 64
     """Bars that an agent observes, the latest included (bars)."""
     validation: Span = 252
@@ -234,6 +239,15 @@ class MarketConfig(Section):
             raise ValueError(
                 f"market.levels names {quoted(tradable[0])}, which market.context lacks: add it there, since "
                 "agents cannot trade a level"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _session_has_a_calendar(self) -> Self:
+        if self.session == "regular" and self.calendar == "prices":
+            raise ValueError(
+                "market.session is regular, and prices do not show opens and closes: set market.calendar to the "
+                "exchange's, such as XNYS"
             )
         return self
 

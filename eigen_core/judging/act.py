@@ -245,7 +245,10 @@ def _corrections(then: Mapping[str, Mapping[str, KnownPrices]], panel: Panel) ->
 
 @dataclass(frozen=True)
 class Act:
-    """Result of `act`: the champion's `next` orders, and its ledger's `champion` and `began` (see `ActLedger`)."""
+    """Result of `act`: the champion's `next` orders, and its ledger's `champion` and `began` (see `ActLedger`).
+
+    `session`: when the next session of `market.calendar` opens and closes (UTC); None if that is `prices` or ends.
+    """
 
     run: str
     champion: str
@@ -253,6 +256,7 @@ class Act:
     next: NextOrders
     reconciliation: Reconciliation
     ledger: Path
+    session: tuple[str, str] | None
 
 
 def act(
@@ -316,7 +320,10 @@ def act(
         write_ledger(kept.model_copy(update={"days": {**kept.days, today: found.orders}, "prices": prices}), path)
     elif kept.format == _UNCHECKED:
         write_ledger(kept, path)
-    return Act(run, champion, kept.began, found, reconciliation, path)
+    calendar, session = panel.calendar, None
+    if calendar is not None and (later := calendar.after(panel.dates[-1])).size:
+        session = f"{calendar.opens[later[0]]}Z", f"{calendar.closes[later[0]]}Z"
+    return Act(run, champion, kept.began, found, reconciliation, path, session)
 
 
 def _require_ledger(kept: ActLedger, path: Path, champion: str, manifest: Manifest, date: str | None) -> None:

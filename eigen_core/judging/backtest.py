@@ -505,7 +505,8 @@ def _with_a_day_at_the_last_close(prices: Prices) -> Prices:
 
 
 def _latest_exit(panel: Panel, sessions: NDArray[np.bool_], decided: int, asset: int, holding_bars: int) -> str | None:
-    """Return the date on which a sale is due if the asset trades on all of its usual weekdays; None: already due."""
+    """Return the date on which a sale is due if the asset trades on all sessions of the calendar, or on all of its
+    usual weekdays; None: already due."""
     left = holding_bars - int(sessions[decided + 1 :, asset].sum())
     if left <= 0:
         return None
@@ -515,6 +516,8 @@ def _latest_exit(panel: Panel, sessions: NDArray[np.bool_], decided: int, asset:
         times = panel.dates[(panel.close[:, asset] > 0.0) & (panel.dates > panel.dates[-1] - week)]
         weeks, place = divmod(left - 1, len(times))
         return str(times[place] + (weeks + 1) * week)
+    if panel.calendar is not None and left <= len(later := panel.calendar.after(panel.dates[-1])):
+        return str(panel.calendar.sessions[later[left - 1]])
     weekdays = np.bincount(weekdays_of(panel.dates[panel.close[:, asset] > 0.0]), minlength=7)
     mask = (weekdays > weekdays.max() / 2).tolist()
     return str(np.busday_offset(panel.dates[-1], left, roll="backward", weekmask=mask))

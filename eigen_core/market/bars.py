@@ -8,6 +8,7 @@ import pandas as pd
 
 from eigen_core.common.errors import InputError
 from eigen_core.config import MarketConfig
+from eigen_core.market.calendars import Calendar
 from eigen_core.market.formats import PRICE_ROLES, SATURDAY, SUNDAY, Days, weekdays_of
 from eigen_core.market.reading import OWN, FileRows
 from eigen_core.market.report import SuspiciousRow
@@ -30,6 +31,7 @@ class FormedBars(NamedTuple):
         length: key of `SECONDS`; `stamp`: `open` or `close`, empty for days.
         unfinished: the last date or end if its bars end early, else empty.
         found: bars before or after the usual hours of a day.
+        irregular: number of bars outside the regular hours (`market.session`), which are left out.
     """
 
     rows: pd.DataFrame
@@ -39,6 +41,7 @@ class FormedBars(NamedTuple):
     stamp: str
     unfinished: str
     found: tuple[SuspiciousRow, ...]
+    irregular: int
 
 
 def are_bars(rows: pd.DataFrame) -> bool:
@@ -53,7 +56,12 @@ def are_bars(rows: pd.DataFrame) -> bool:
 
 
 def form_bars(
-    rows: pd.DataFrame, symbols: Sequence[str], parts: Sequence[FileRows], market: MarketConfig, where: str
+    rows: pd.DataFrame,
+    symbols: Sequence[str],
+    parts: Sequence[FileRows],
+    market: MarketConfig,
+    calendar: Calendar | None,
+    where: str,
 ) -> FormedBars:
     """Make bars of the length `market.bar` of intraday bars: first open, highest high, lowest low, last close, summed
     volume.
@@ -72,7 +80,8 @@ def form_bars(
     length, given = _length(rows, market, where)
     stamps = {part.vendor.bar_stamp if part.vendor is not None else None for part in parts}
     stamp = market.bar_stamp or (stamps.pop() if len(stamps) == 1 else None)
-    if stamp is None and length != "1d":
+    regular = calendar if market.session == "regular" else None
+    if stamp is None and (length != "1d" or regular):
         raise InputError(
             f"{where} has bars of {given:,} seconds, and nothing says whether a timestamp marks the open or the close "
             "of its bar; the wrong one lets agents see a bar too early: set market.bar_stamp=open (as exchanges' "
@@ -83,19 +92,30 @@ def form_bars(
         shift = pd.Timedelta(seconds=given)
         rows = rows.assign(utc=rows["utc"] - shift, local=rows["local"] - shift)
         rows = rows.assign(day=rows["local"].dt.normalize())
+    irregular = 0
+    if regular is not None:
+        given_ends: Days = (rows["utc"] + pd.Timedelta(seconds=given)).to_numpy().astype("datetime64[s]")
+        traded = rows["volume"].to_numpy() != 0.0 if "volume" in rows else np.ones(len(rows), dtype=np.bool_)
+        kept = regular.is_regular(given_ends, given, traded)
+        irregular, rows = int((~kept).sum()), rows[kept]
+        if rows.empty:
+            raise InputError(f"{where} has no bar in a session of {regular.name}: correct market.calendar.")
     values = [name for name in map(str, rows) if name in PRICE_ROLES or name.startswith(OWN)]
     bars = rows[rows[values].notna().any(axis=1)].sort_values(["code", "utc"], kind="stable")
     found: tuple[SuspiciousRow, ...] = ()
     if length == "1d":
         found = _unusual_hours(rows, symbols)
         _refuse_sessions_over_midnight(bars["day"].to_numpy().astype("datetime64[D]"), where)
-        unfinished = _short_day(bars)
+        unfinished = _short_day(bars, calendar)
     else:
         clock = (bars["local"] - bars["day"]).dt.total_seconds()
         ends = bars["utc"] + pd.to_timedelta(SECONDS[length] - clock % SECONDS[length], unit="s")
         # The last bar may end earlier than those of other days at the same time.
         last = clock.groupby(ends).max()
-        same = last[(last // SECONDS[length]) == (last.iloc[-1] // SECONDS[length])]
+        is_same = (last // SECONDS[length]) == (last.iloc[-1] // SECONDS[length])
+        if calendar is not None:
+            last += calendar.seconds_closed(last.index.to_numpy().astype("datetime64[s]"), SECONDS[length])
+        same = last[is_same]
         unfinished = ends.max().isoformat() if same.iloc[-1] < same.median() else ""
         bars = bars.assign(day=ends)
     again = bars.duplicated(["code", "utc"]).to_numpy()
@@ -113,7 +133,7 @@ def form_bars(
     formed = {name: getattr(grouped[name], _AGGREGATED.get(name, "last"))(min_count=1) for name in values}
     table = pd.DataFrame(formed).reset_index()
     mark = "" if length == "1d" else stamp or ""
-    return FormedBars(table, len(bars), int(again.sum()), length, mark, unfinished, found)
+    return FormedBars(table, len(bars), int(again.sum()), length, mark, unfinished, found, irregular)
 
 
 def _length(rows: pd.DataFrame, market: MarketConfig, where: str) -> tuple[str, int]:
@@ -176,10 +196,17 @@ def _unusual_hours(rows: pd.DataFrame, symbols: Sequence[str]) -> tuple[Suspicio
     )
 
 
-def _short_day(bars: pd.DataFrame) -> str:
-    """Return the last day if its bars end earlier than those of other days, by more than a bar, else an empty text."""
+def _short_day(bars: pd.DataFrame, calendar: Calendar | None) -> str:
+    """Return the last day if its bars end earlier than those of other days, by more than a bar, else an empty text.
+
+    Half days of a calendar end at their close.
+    """
     seconds = (bars["local"] - bars["day"]).dt.total_seconds()
     last, steps = seconds.groupby(bars["day"]).max(), np.diff(np.unique(seconds))
+    if calendar is not None:
+        midnights = bars["utc"].groupby(bars["day"]).max() + pd.Timedelta(days=1) - pd.to_timedelta(last, unit="s")
+        closed = calendar.seconds_closed(midnights.to_numpy().astype("datetime64[s]"), SECONDS["1d"])
+        last += np.where(closed > 0.0, closed, np.median(closed))
     usual = last.iloc[:-1].median() - (np.median(steps) if steps.size else 0.0)
     return str(last.index[-1].date()) if len(last) > _DAYS_TO_JUDGE_BY and last.iloc[-1] < usual else ""
 

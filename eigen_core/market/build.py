@@ -15,6 +15,7 @@ from eigen_core.common.progress import report_progress
 from eigen_core.config import Config, MarketConfig
 from eigen_core.config.instruments import instruments_of
 from eigen_core.machine.memory_usage import headroom_bytes, release_free_memory
+from eigen_core.market.calendars import calendar_of
 from eigen_core.market.cleaning import CleanPrices, clean_prices, prices_fingerprint
 from eigen_core.market.events import apply_events, refuse_suspicious, undecided_rows
 from eigen_core.market.features import PanelFeatures, Series, feature_functions, look_ahead_of_functions
@@ -133,6 +134,8 @@ def _read_features(source: Source, config: Config) -> tuple[PanelFeatures, DataR
     market = config.market
     prices, report = clean_prices(read_rows(source, config), str(source.path), market.context, market.levels)
     refuse_suspicious(report.suspicious, market)
+    if calendar := calendar_of(market, prices.days):
+        report = replace(report, calendar=calendar.describe(prices.days, prices.traded[:, : prices.assets]))
     features = PanelFeatures(prices, market)
     _release_free_memory()
     return features, replace(report, own_features=features.own_names)
@@ -166,6 +169,7 @@ def panel_of_clean_prices(prices: CleanPrices, market: MarketConfig, fingerprint
         splits=splits,
         fingerprint=fingerprint,
         origin={},
+        calendar=calendar_of(market, prices.days),
     )
 
 

@@ -25,6 +25,7 @@ from eigen_core.config.instruments import Instrument, instruments_of
 from eigen_core.config.model import MemoryConfig
 from eigen_core.config.registry import seconds_of
 from eigen_core.machine.memory_usage import headroom_bytes
+from eigen_core.market.calendars import Calendar, calendar_of
 from eigen_core.market.cross_validation import group_bounds
 from eigen_core.market.features import PanelFeatures, Series, forward_fill
 from eigen_core.market.formats import BAR
@@ -189,6 +190,7 @@ class Panel:
         origin: if it was built from price files: SHA-256 of these (`files`) and of their prices and settings
             (`content`), `first` and `last` day. Another file with the same prices on these days has the same `content`.
         instruments: costs and order rules of each asset (`market.instruments`); empty: the single rates of `trading`.
+        calendar: that of `market.calendar`; None: only prices show sessions.
     """
 
     features: NDArray[np.float32]
@@ -204,6 +206,7 @@ class Panel:
     fingerprint: str
     origin: Mapping[str, str] = field(default_factory=dict)
     instruments: tuple[Instrument, ...] = ()
+    calendar: Calendar | None = None
 
     @property
     def days(self) -> int:
@@ -293,8 +296,8 @@ def panel_of_prices(
     valid[:, :assets] = ~np.isnan(prices["close"])
     arrays: list[NDArray[Any]] = [features, *prices.values(), dates]
     described = [(str(array.dtype), array.shape) for array in arrays]
-    purged = (market.purge,) if market.purge else ()
-    header = (described, (*symbols, *feature_names), market.validation, market.holdout, *purged)
+    optional = [value for value, old in ((market.purge, 0), (market.calendar, "prices")) if value != old]
+    header = (described, (*symbols, *feature_names), market.validation, market.holdout, *optional)
     digest = hashlib.sha256(repr(header).encode())
     for array in arrays:
         digest.update(np.ascontiguousarray(array).view(np.uint8).data)
@@ -309,6 +312,7 @@ def panel_of_prices(
         fingerprint=digest.hexdigest(),
         origin={},
         instruments=instruments_of(market.instruments, symbols[:assets]),
+        calendar=calendar_of(market, dates),
     )
 
 
@@ -371,6 +375,7 @@ def panel_fingerprint(
         "bar_stamp": market.bar_stamp,
         "time_zone": None if within_days else market.time_zone,
         "events": [str(one) for one in market.price_events],
+        "calendar": [market.calendar, market.session] if market.calendar != "prices" else None,
     }
     # The names of these settings in earlier versions: fingerprints stay.
     inputs = {"format": _FORMAT, "files": files, "validation_days": market.validation, "holdout_days": market.holdout}
@@ -429,6 +434,7 @@ def load_panel(folder: Path, fingerprint: str, config: Config) -> tuple[Panel, D
         splits=splits,
         fingerprint=fingerprint,
         origin=origin,
+        calendar=calendar_of(config.market, dates),
     )
     return panel, report
 

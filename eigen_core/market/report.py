@@ -60,6 +60,8 @@ _SENTENCES: Mapping[str, str] = {
     "open, highest high, lowest low, last close, summed volume.",
     "bar_stamp": "Bars of {bar}, of {bars:given bar}: timestamps mark the {bar_stamp} of a bar, and agents decide at "
     "its close, whose times are shown here.",
+    "irregular_bars": "{irregular_bars:given bar} outside the regular hours of the calendar: left out.",
+    "calendar": "",
     "empty_days": "{empty_days:day} without any price: dropped.",
     "gap_days": "{gap_days:day} without a price inside the histories of {gap_symbols:symbol}: no order is filled "
     "on these, and a sale waits.",
@@ -180,6 +182,7 @@ class DataReport:
         bar, bar_stamp: length of the bars made of intraday bars, and what their timestamps mark; empty: daily rows.
         time_zone: time zone whose midnights divide intraday bars into days; empty: that of each timestamp.
         look_ahead: sentences about feature functions whose values depend on later days.
+        calendar: sentences about sessions by `market.calendar`, unless it is `prices`.
     """
 
     source: str
@@ -211,6 +214,8 @@ class DataReport:
     own_features: tuple[str, ...] = ()
     events: tuple[str, ...] = ()
     look_ahead: tuple[str, ...] = ()
+    calendar: tuple[str, ...] = ()
+    irregular_bars: int = 0
     bars: int = 0
     formed_days: int = 0
     time_zone: str = ""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from eigen_core.common.errors import InputError
 from eigen_core.config import MarketConfig
 from eigen_core.market.bars import are_bars, form_bars
+from eigen_core.market.calendars import calendar_of
 from eigen_core.market.formats import PRICE_ROLES, SATURDAY, SUNDAY, Days, Role, dates_of, weekdays_of
 from eigen_core.market.reading import OWN, FileRows
 from eigen_core.market.report import SuspiciousRow
@@ -95,6 +96,9 @@ def rows_of_days(parts: Sequence[FileRows], market: MarketConfig, where: str) ->
     if (rows["code"] < 0).any():
         rows = rows[rows["code"] >= 0]
     rows = rows.assign(utc=_to_utc(rows), day=rows["local"].dt.normalize())
+    calendar = calendar_of(market, rows["day"].to_numpy())
+    if calendar is not None and rows["offset"].isna().any():
+        rows["utc"] = rows["utc"].where(rows["offset"].notna(), calendar.to_utc(rows["utc"]))
     counts: dict[str, Any] = {"files": len(parts), "rows": sum(part.read for part in parts)}
     counts["undated_rows"] = sum(part.undated for part in parts)
     found: tuple[SuspiciousRow, ...] = ()
@@ -106,11 +110,13 @@ def rows_of_days(parts: Sequence[FileRows], market: MarketConfig, where: str) ->
     unfinished = str(day.max().date()) if is_unfinished.all() else ""
     unit = "D"
     if has_bars:
-        formed = form_bars(rows, symbols, parts, market, where)
+        formed = form_bars(rows, symbols, parts, market, calendar, where)
         rows, unfinished, found = formed.rows, formed.unfinished, formed.found
         counts |= {"bars": formed.bars, "duplicate_rows": formed.repeated, "time_zone": market.time_zone or ""}
-        counts |= {"bar": formed.length, "bar_stamp": formed.stamp}
+        counts |= {"bar": formed.length, "bar_stamp": formed.stamp, "irregular_bars": formed.irregular}
         unit = "D" if formed.length == "1d" else "s"
+    elif market.session == "regular":
+        raise InputError(f"{where} has daily rows, of which market.session=regular leaves out none: leave it out.")
     elif market.bar not in ("auto", "1d"):
         raise InputError(f"{where} has daily rows, of which bars of {market.bar} cannot be made: leave market.bar out.")
     # Only bars can be kept: a panel of daily rows that are kept has the fingerprint of one that refuses some.

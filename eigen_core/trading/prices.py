@@ -48,7 +48,7 @@ class Prices:
         precedence: int64, place of the asset in a pseudo-random order of the day (`precedence_of`), from 0, times
             `MAX_ASSETS`, plus the asset's number; minus `NOT_TRADABLE` where the asset is not tradable. Among assets of
             equal rank the one with the highest precedence is bought first. It depends on the date and columns alone.
-        session: bool, the market of the asset is open on the day; see `sessions_of`.
+        session: bool, the market of the asset is open on the day; see `sessions_of`, and of the calendar of the panel.
         time: int64 `[days]`, seconds from 1970 to the end of a bar or, of daily prices, to the day.
         panel_time: int64, `time` of all days of the panel, also where these are the prices of a span.
         last_day: int64 `[days]`, the last day whose prices an order decided on the day may use (`Panel.last_days`).
@@ -83,6 +83,9 @@ class Prices:
         tradable = close > 0.0
         time = torch.tensor(panel.time, device=device)
         places = precedence_of(np.asarray(panel.dates), panel.assets).argsort(axis=1).argsort(axis=1)
+        session = sessions_of(panel.valid[:, : panel.assets], np.asarray(panel.close) > 0.0, panel.dates)
+        if panel.calendar is not None:
+            session |= (panel.calendar.session_of(panel.dates) >= 0)[:, None]
         precedence = torch.tensor(places * MAX_ASSETS + np.arange(panel.assets), device=device)
         of_day = (panel.open, panel.high, panel.low, panel.close)
         return cls(
@@ -93,9 +96,7 @@ class Prices:
             tradable=tradable,
             missing=torch.tensor(np.logical_and.reduce([np.isnan(prices) for prices in of_day]), device=device),
             precedence=torch.where(tradable, precedence, precedence.add(-NOT_TRADABLE)),
-            session=torch.tensor(
-                sessions_of(panel.valid[:, : panel.assets], np.asarray(panel.close) > 0.0, panel.dates), device=device
-            ),
+            session=torch.tensor(session, device=device),
             time=time,
             panel_time=time,
             last_day=torch.tensor(panel.last_days(), device=device),

@@ -391,7 +391,7 @@ def act(
 
 def act_document(found: "Act") -> dict[str, Any]:
     return {
-        **attributes(found, "run", "champion", "began", "reconciliation", "ledger"),
+        **attributes(found, "run", "champion", "began", "reconciliation", "ledger", "session"),
         **attributes(found.next, "date", "equity", "cash", "orders", "positions"),
     }
 
@@ -407,9 +407,12 @@ def print_act(console: Console, found: "Act") -> None:
         table.add_row(order.side, order.symbol, *numbers, order.latest_exit or "–")
     if after.orders:
         table.print(console)
-        print_line(console, "Sizes assume the last close; latest exits count holidays as days of trading.")
+        days = "are those of the calendar" if found.session else "count holidays as days of trading"
+        print_line(console, f"Sizes assume the last close; latest exits {days}.")
     else:
         print_line(console, "Nothing is ordered.")
+    if found.session:
+        print_line(console, f"The next session is from {found.session[0]} to {found.session[1]}.")
     account = f"equity {after.equity:,.2f}, cash {after.cash:,.2f}, positions {len(after.positions)}"
     print_line(console, f"Account since {found.began}: {account}.")
     _print_reconciliation(console, found.reconciliation)

@@ -31,7 +31,7 @@ from eigen_core.judging.backtest import decisions_among
 from eigen_core.judging.importance import Importance, importance
 from eigen_core.judging.run_backtests import backtest
 from eigen_core.market import Panel
-from eigen_core.runs.handle import status_of
+from eigen_core.runs.handle import Run, status_of
 from flows.cli.app import app
 
 _DAYS = 400
@@ -92,6 +92,24 @@ def test_day_after_day_the_orders_are_the_trades_of_one_backtest(store: Path, tm
     assert found[-1].reconciliation == Reconciliation(days - 1, (), (), ())
     equity = [one.next.equity for one in found]
     np.testing.assert_allclose(equity, whole.curve.equity[:days])
+
+
+def test_a_calendar_knows_the_next_session_and_the_days_of_sales(store: Path, tmp_path: Path) -> None:
+    market = {"data": str(store / "prices.csv"), "layout": "wide", "suspicious": "keep", "calendar": "XNYS"}
+    trained(store / "runs", "exchange", of=1, market=market, trading={"buy_threshold": 0.0, "purchases_per_bar": 2})
+    found = acted(store, tmp_path, "2020-07-02", run="exchange")
+    # Independence Day was a Saturday.
+    assert found.session == ("2020-07-06T13:30:00Z", "2020-07-06T20:00:00Z")
+    bought = [order for order in found.next.orders if order.side == "buy"]
+    holding = Run.open(str(store / "runs"), "exchange").config.trading.holding_bars
+    due = np.busday_offset(np.datetime64("2020-07-02"), holding, holidays=[np.datetime64("2020-07-03")])
+    assert {order.latest_exit for order in bought} == {str(due)}
+    text = CliRunner().invoke(
+        app, ["act", "exchange", "--store", str(store / "runs"), "--date", "2020-07-02"], catch_exceptions=False
+    )
+    assert "The next session is from 2020-07-06T13:30:00Z to 2020-07-06T20:00:00Z." in text.output
+    assert "latest exits are those of the calendar" in text.output
+    assert acted(store, tmp_path / "plain", "2020-07-02").session is None
 
 
 def test_acting_twice_changes_nothing_and_later_days_change_no_order(store: Path, tmp_path: Path) -> None:
