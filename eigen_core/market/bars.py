@@ -8,7 +8,7 @@ import pandas as pd
 
 from eigen_core.common.errors import InputError
 from eigen_core.config import MarketConfig
-from eigen_core.market.calendars import Calendar
+from eigen_core.market.calendars import Calendar, calendar_of
 from eigen_core.market.formats import PRICE_ROLES, SATURDAY, SUNDAY, Days, weekdays_of
 from eigen_core.market.reading import OWN, FileRows
 from eigen_core.market.report import SuspiciousRow
@@ -56,12 +56,7 @@ def are_bars(rows: pd.DataFrame) -> bool:
 
 
 def form_bars(
-    rows: pd.DataFrame,
-    symbols: Sequence[str],
-    parts: Sequence[FileRows],
-    market: MarketConfig,
-    calendar: Calendar | None,
-    where: str,
+    rows: pd.DataFrame, symbols: Sequence[str], parts: Sequence[FileRows], market: MarketConfig, where: str
 ) -> FormedBars:
     """Make bars of the length `market.bar` of intraday bars: first open, highest high, lowest low, last close, summed
     volume.
@@ -80,6 +75,7 @@ def form_bars(
     length, given = _length(rows, market, where)
     stamps = {part.vendor.bar_stamp if part.vendor is not None else None for part in parts}
     stamp = market.bar_stamp or (stamps.pop() if len(stamps) == 1 else None)
+    calendar = calendar_of(market, rows["day"].to_numpy())
     regular = calendar if market.session == "regular" else None
     if stamp is None and (length != "1d" or regular):
         raise InputError(

@@ -58,7 +58,8 @@ class Calendar:
         if dates.dtype == "datetime64[D]":
             place = np.searchsorted(self.sessions, dates, side="right") - 1
             return np.where((place >= 0) & (self.sessions[place] == dates), place, -1)
-        length = np.timedelta64(seconds, "s") if seconds is not None else np.diff(dates).min()
+        steps = np.append(np.diff(dates), np.timedelta64(1, "D"))
+        length = np.timedelta64(seconds, "s") if seconds is not None else steps.min()
         place = np.searchsorted(self.opens, dates) - 1
         return np.where((place >= 0) & (dates - length < self.closes[place]), place, -1)
 

@@ -110,7 +110,7 @@ def rows_of_days(parts: Sequence[FileRows], market: MarketConfig, where: str) ->
     unfinished = str(day.max().date()) if is_unfinished.all() else ""
     unit = "D"
     if has_bars:
-        formed = form_bars(rows, symbols, parts, market, calendar, where)
+        formed = form_bars(rows, symbols, parts, market, where)
         rows, unfinished, found = formed.rows, formed.unfinished, formed.found
         counts |= {"bars": formed.bars, "duplicate_rows": formed.repeated, "time_zone": market.time_zone or ""}
         counts |= {"bar": formed.length, "bar_stamp": formed.stamp, "irregular_bars": formed.irregular}

@@ -209,6 +209,10 @@ def test_days_are_made_of_regular_bars(tmp_path: Path) -> None:
     closes = own.groupby(own["date"].dt.normalize())["close"].last()
     np.testing.assert_array_equal(prices.days, closes.index.to_numpy().astype("datetime64[D]"))
     np.testing.assert_array_equal(prices.close[:, 0], closes)
+    alone, _ = cleaned(path, bar_stamp="open", calendar="XNYS", last_date="2024-10-28T08:05:00")
+    assert calendar("XNYS").describe(alone.days, alone.traded) == (
+        "Sessions are those of XNYS, and all others that prices show.",
+    )
     refused(path, "market.bar_stamp=open", bar="1d", calendar="XNYS", session="regular")
 
 
