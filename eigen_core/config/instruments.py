@@ -2,22 +2,20 @@
 
 import csv
 import io
-import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Self
+from typing import Any, Literal, Self
+
+from pydantic import TypeAdapter, ValidationError
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import explained, open_regular_file
 from eigen_core.common.text import listed, quoted
+from eigen_core.config.registry import NonNegative
 
-MOST_INSTRUMENTS = 10_000
-_MOST_BYTES = 1 << 20
-_LARGEST = 1e9
-_CELL = re.compile(r"([a-z_]+)=(.*)")
-_SHOWN = 5
+MOST_INSTRUMENTS, _MOST_BYTES, _SHOWN = 10_000, 1 << 20, 5
+_UNIT, _SIZE = TypeAdapter(Literal["shares", "money"]), TypeAdapter(NonNegative)
 
 
 @dataclass(frozen=True)
@@ -44,79 +42,64 @@ class Instrument:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Parse a text such as `BTC cost_bps=10 lot_size=0.001`; raise ValueError with a sentence if it is none."""
-        words, cells = text.split(" "), dict[str, str]()
-        while len(words) > 1 and (cell := _CELL.fullmatch(words[-1])):
-            name, value = cell.groups()
-            if name in cells:
-                raise ValueError(f"market.instruments: {quoted(text)} gives {name} twice: give it once")
-            cells[name] = value
-            words.pop()
-        return cls._of_cells(" ".join(words), cells)
-
-    @classmethod
-    def _of_cells(cls, symbol: str, cells: Mapping[str, str]) -> Self:
+        words, cells = text.split(" "), dict[str, Any]()
+        while len(words) > 1 and "=" in words[-1] and words[-1].partition("=")[0].islower():
+            name, _, value = words.pop().partition("=")
+            if name not in COLUMNS or name in cells:
+                raise ValueError(f"market.instruments: {quoted(text)} has {quoted(name)}: give each of {_NAMES} once")
+            try:
+                cells[name] = (_UNIT if name == "volume_unit" else _SIZE).validate_strings(value)
+            except ValidationError:
+                wanted = "shares or money" if name == "volume_unit" else "a number from 0 to 1e9"
+                message = f"market.instruments: {name} of {quoted(words[0])} is {quoted(value)}: give {wanted}"
+                raise ValueError(message) from None
+        symbol = " ".join(words)
         if not symbol or symbol != symbol.strip():
-            raise ValueError(f"market.instruments: {quoted(symbol)} is no symbol: begin each row with one")
-        if unknown := sorted(set(cells) - set(COLUMNS)):
-            raise ValueError(
-                f"market.instruments: {quoted(unknown[0])} of {quoted(symbol)} is unknown: give {', '.join(COLUMNS)}"
-            )
-        values = {name: text if name == "volume_unit" else _number(symbol, name, text) for name, text in cells.items()}
-        if (unit := values.get("volume_unit", "shares")) not in ("shares", "money"):
-            raise ValueError(f"market.instruments: volume_unit of {symbol} is {quoted(unit)}: give shares or money")
-        return cls(symbol, **values)  # type: ignore[arg-type] # a text is that of volume_unit
+            raise ValueError(f"market.instruments: {quoted(text)} names no symbol: begin each row with one")
+        return cls(symbol, **cells)
 
 
 COLUMNS = tuple(field.name for field in fields(Instrument))[1:]
 """Columns of a table of instruments after the symbol's."""
-
-
-def _number(symbol: str, name: str, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0.0 <= value <= _LARGEST:
-        raise ValueError(
-            f"market.instruments: {name} of {symbol} is {quoted(text)}: give a number from 0 to {_LARGEST:,.0f}"
-        )
-    return value
+ORDER_RULES = COLUMNS[2:-1]
+"""Columns that depend on the size of an order."""
+_NAMES = ", ".join(COLUMNS)
 
 
 def read_instruments(path: str) -> list[str]:
     """Return the texts of the instruments in a CSV file with the column `symbol` and any of `COLUMNS`.
 
-    Empty cells are left out. `InputError` if the file cannot be read, has other columns, or a row is no instrument.
+    Empty cells are left out. `InputError` if the file cannot be read, or has other columns.
     """
     with explained("read", Path(path), "give another table of instruments"), open_regular_file(Path(path)) as file:
         content = file.read(_MOST_BYTES + 1)
-    if len(content) > _MOST_BYTES:
-        raise InputError(f"{path} has more than {_MOST_BYTES:,} bytes: keep the rows of symbols that are traded.")
     try:
+        if len(content) > _MOST_BYTES:
+            raise ValueError(f"it has more than {_MOST_BYTES:,} bytes")
         header, *rows = csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True)
         names = [name.strip().lower() for name in header]
-        unknown = [name for name in names if name not in ("symbol", *COLUMNS)]
-        if unknown or names.count("symbol") != 1 or len(set(names)) < len(names):
-            wrong = f"; {quoted(unknown[0])} is unknown" if unknown else ""
-            raise ValueError(f"its columns must be symbol and some of {', '.join(COLUMNS)}, each once{wrong}")
+        if names.count("symbol") != 1 or len(set(names)) < len(names) or not {*names} <= {"symbol", *COLUMNS}:
+            given = listed([*map(quoted, names)], _SHOWN)
+            raise ValueError(f"its columns are {given}, not symbol and some of {_NAMES}, each once")
         texts = []
         for number, row in enumerate(rows, 2):
-            if not any(row):
-                continue
-            if len(row) != len(names):
+            if row and len(row) != len(names):
                 raise ValueError(f"line {number} has {len(row)} cells, and its header has {len(names)}")
-            cells = {name: cell.strip() for name, cell in zip(names, row, strict=True) if cell.strip()}
-            texts.append(" ".join([cells.pop("symbol", ""), *(f"{name}={cell}" for name, cell in cells.items())]))
-    except (UnicodeDecodeError, csv.Error, ValueError) as error:
+            cells = {name: cell.strip() for name, cell in zip(names, row, strict=False) if cell.strip()}
+            if cells:
+                texts.append(" ".join([cells.pop("symbol", ""), *map("=".join, cells.items())]))
+    except (ValueError, csv.Error) as error:
         raise InputError(f"{path} is no table of instruments ({error}): correct it.") from error
     return texts
 
 
 def instruments_of(texts: Sequence[str], symbols: Sequence[str]) -> tuple[Instrument, ...]:
-    """Return the instruments of symbols, in their order, or none without texts; `InputError` if one has none."""
-    known = {one.symbol: one for one in map(Instrument.parse, texts)}
-    missing = [symbol for symbol in symbols if symbol not in known] if texts else []
-    if missing:
+    """Return the instruments of symbols, or none without texts; `InputError` if one has none, ValueError if two."""
+    known: dict[str, Instrument] = {}
+    for one in map(Instrument.parse, texts):
+        if known.setdefault(one.symbol, one) is not one:
+            raise ValueError(f"market.instruments has {quoted(one.symbol)} twice: give each symbol once")
+    if texts and (missing := [symbol for symbol in symbols if symbol not in known]):
         raise InputError(
             f"market.instruments lacks {listed(missing, _SHOWN)}, which can be traded: add a row for each, or trade "
             "fewer symbols (market.symbols)."

@@ -14,7 +14,7 @@ from pydantic import Field, field_validator, model_validator
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import quoted
-from eigen_core.config.instruments import MOST_INSTRUMENTS, Instrument
+from eigen_core.config.instruments import MOST_INSTRUMENTS, instruments_of
 from eigen_core.config.registry import (
     Count,
     CountOrZero,
@@ -206,9 +206,7 @@ class MarketConfig(Section):
     @field_validator("instruments")
     @classmethod
     def _instruments_are_rows(cls, texts: tuple[str, ...]) -> tuple[str, ...]:
-        each = Counter(Instrument.parse(text).symbol for text in texts)
-        if (most := each.most_common(1)) and most[0][1] > 1:
-            raise ValueError(f"market.instruments has {quoted(most[0][0])} twice: give each symbol once")
+        instruments_of(texts, ())
         return texts
 
     @field_validator("symbol_from")

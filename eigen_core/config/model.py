@@ -56,6 +56,12 @@ class AccountConfig(Section):
     """Size of a new position with `fixed` sizing (money)."""
     shares: Literal["fractional", "whole"] = "fractional"
     """Whether fractions of a share can be bought."""
+    participation: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    """Largest order, as a share of the mean volume of the symbol's last 20 bars with a volume, up to the decision's.
+    The rest of an order lapses; a sale of the task `market` is not limited. Empty: orders of any size are filled."""
+    impact: NonNegative = 0.0
+    """Price impact of orders, a coefficient: a market order of n shares moves its price against itself by impact x
+    volatility x sqrt(n / volume), as a fraction, with mean volume and volatility of the same bars. 0: none."""
     interest: Rate = 0.0
     """Yearly interest on cash (a fraction), accrued by calendar time."""
     periods_per_year: Count | None = None

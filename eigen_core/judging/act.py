@@ -186,6 +186,7 @@ def reconcile(kept: ActLedger, found: NextOrders, panel: Panel) -> Reconciliatio
     differences: list[Difference] = []
     sizes: list[SizeDifference] = []
     agreeing = 0
+    lots = {one.symbol: one.lot_size for one in panel.instruments}
     earlier = sorted({day for day in (*kept.days, *found.decided) if day < found.date})
     for day in earlier:
         issued = decision_of(kept.days.get(day, ()))
@@ -195,9 +196,10 @@ def reconcile(kept: ActLedger, found: NextOrders, panel: Panel) -> Reconciliatio
             continue
         before = len(sizes)
         for order, replayed in zip(decisions_among(kept.days[day]), found.money[day].values(), strict=True):
-            # The fill price may differ from the close, which can change an order by one whole share.
-            tolerance = _SAME_MONEY * order.money + (order.price if kept.account.shares == "whole" else 0.0)
-            if abs(replayed - order.money) > tolerance:
+            # At a fill price other than the close an order may be one lot larger, or any money if volumes limit it.
+            step = lots.get(order.symbol) or float(kept.account.shares == "whole")
+            tolerance = _SAME_MONEY * order.money + order.price * step
+            if abs(replayed - order.money) > tolerance and kept.account.participation is None:
                 sizes.append(SizeDifference(day, order.symbol, order.money, replayed))
         agreeing += len(sizes) == before
     return Reconciliation(agreeing, tuple(differences), tuple(sizes), _corrections(kept.prices, panel))

@@ -2,8 +2,9 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from itertools import repeat
 from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
@@ -42,6 +43,7 @@ from eigen_core.trading.equity import EquityCurve, Values, periods_per_year
 from eigen_core.trading.excess import alpha_of_days, excess_of_days, excess_of_trades
 from eigen_core.trading.metrics import Metrics, compute_metrics, gain_by_asset
 from eigen_core.trading.order_fills import OrderCosts, fill_offset
+from eigen_core.trading.order_limits import OrderLimits, liquidity_of
 from eigen_core.trading.orders import decides
 from eigen_core.trading.portfolio import (
     WeightsAccounts,
@@ -86,6 +88,7 @@ class SpanResult:
         active_share: share of a portfolio that differs from equal weights; None for the task `market`, and `by_timing`.
         by_timing: no day has two tradable assets, so that only timing can be judged: `matched`, `excess` and `alpha`
             compare with other times, not with other assets.
+        capacity: total return with 1, 10 and 100 times the capital; empty unless orders are compared with volumes.
     """
 
     curve: EquityCurve
@@ -104,6 +107,7 @@ class SpanResult:
     weights: pd.DataFrame | None = None
     active_share: float | None = None
     by_timing: bool = False
+    capacity: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def benchmark(self) -> str:
@@ -224,6 +228,8 @@ class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
         compute_reproducibly(config.instructions, device)
         self.config, self.panel, self.device = config, panel, device
         self._prices = Prices.of_panel(panel, device)
+        if config.account.participation is not None or config.account.impact:
+            self._prices = replace(self._prices, liquidity=tuple(map(torch.tensor, liquidity_of(panel))))
 
     @cached_property
     def _heads(self) -> Heads:
@@ -357,8 +363,17 @@ class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
             risk_free=config.account.risk_free,
             timing=timing,
             by_timing=by_timing,
+            capacity=self._capacity(decided, agents, span),
             **self._compared(decided, span, accounts, rules["equal_weight"], by_timing=by_timing),
         )
+
+    def _capacity(self, decided: Decided, agents: int, span: range) -> dict[int, float]:
+        own, found = share_of_capital(self.config.account, agents), dict[int, float]()
+        for times in (1, 10, 100) if self._prices.liquidity is not None else ():
+            money = {name: times * getattr(own, name) for name in ("capital", "fixed_amount")}
+            curve = self.accounts(decided, span, own.model_copy(update=money)).combined_curve()
+            found[times] = float(curve.equity[-1]) / curve.capital - 1.0
+        return found
 
     def _year(self, span: range) -> int:
         return periods_per_year(self.panel.dates, self.config.account, span)
@@ -430,6 +445,7 @@ class MarketBacktest(TaskBacktest[DecidedTrades, TradedAccounts]):
         accounts = trade_accounts(decided, known, dates, config.trading, config.account)
 
         last, shares, costs = len(span) - 1, accounts.shares[0], known.costs(config.trading).numpy()
+        limits = OrderLimits.of(known, config.trading, config.account)
         sessions = known.session[: len(span)].cpu().numpy()
         assets, targets, entries = decided.asset[0], decided.target[0], decided.entry[0]
         bought = [(int(decision), int(purchase)) for decision, purchase in np.argwhere(shares > 0.0)]
@@ -438,13 +454,16 @@ class MarketBacktest(TaskBacktest[DecidedTrades, TradedAccounts]):
         orders = []
         for made in [*(made for made in bought if day[made[0]] == last), *held]:
             buys = day[made[0]] == last
-            price, of_asset = entries[made] if buys else targets[made], costs.of_assets(int(assets[made]))
+            price = entries[made] if buys else targets[made]
+            sold = costs.of_assets(int(assets[made])).received(shares[made] * price)
+            if limits is not None:
+                sold = limits.at(last, assets[made]).received(shares[made], price, moves=False)
             orders.append(
                 Order(
                     symbol=panel.symbols[assets[made]],
                     side="buy" if buys else "sell",
                     size=float(shares[made]),
-                    money=float(accounts.paid[0][made] if buys else of_asset.received(shares[made] * price)),
+                    money=float(accounts.paid[0][made] if buys else sold),
                     price=float(price),
                     target=float(targets[made]),
                     latest_exit=_latest_exit(panel, sessions, day[made[0]], int(assets[made]), holding_bars),
@@ -499,6 +518,8 @@ def _with_a_day_at_the_last_close(prices: Prices) -> Prices:
     later = dict.fromkeys(("open", "high", "close"), close)
     later |= {name: getattr(prices, name)[-1:] for name in ("last_close", "tradable", "precedence", "last_day")}
     later["time"] = 2 * prices.time[-1:] - prices.time[-2:-1]
+    if prices.liquidity is not None:
+        prices = replace(prices, liquidity=tuple(torch.cat([values, values[-1:]]) for values in prices.liquidity))
     later |= {"missing": ~prices.tradable[-1:], "session": torch.ones_like(prices.tradable[-1:])}
     extended: dict[str, Any] = {name: torch.cat([getattr(prices, name), row]) for name, row in later.items()}
     return replace(prices, **extended)
@@ -603,12 +624,16 @@ def orders_of_days(
     `[days, assets]`; `known` are prices of the days, as `prices_of_span` returns them.
     """
     equity, costs = accounts.equity[0], known.costs(config.trading).to(torch.device("cpu"))
+    limits = OrderLimits.of(known, config.trading, config.account)
+    limits = limits and limits.at(slice(len(equity)))
     closes = known.close[: len(equity)].cpu().numpy()
     cash = equity * (1.0 - accounts.exposure[0])
     stays = ~(closes > 0.0)
-    changes, _ = changes_to_weights(weights, cash, accounts.shares[0], accounts.worth, stays, costs, config.account)
-    days = zip(changes, closes, equity, strict=True)
-    orders = [_orders(change, close, float(worth), symbols, costs.numpy()) for change, close, worth in days]
+    changes, spent = changes_to_weights(
+        weights, cash, accounts.shares[0], accounts.worth, stays, costs, config.account, limits
+    )
+    days = zip(changes, repeat(None) if limits is None else spent, closes, equity, strict=False)
+    orders = [_orders(*of_day, symbols, costs.numpy()) for of_day in days]
     last, shares = len(equity) - 1, accounts.shares[0, -1]
     worth = shares * accounts.worth[-1]
     positions = [
@@ -621,7 +646,7 @@ def orders_of_days(
 
 
 def _orders(
-    changes: Values, closes: Values, equity: float, symbols: tuple[str, ...], costs: OrderCosts
+    changes: Values, spent: Values | None, closes: Values, equity: float, symbols: tuple[str, ...], costs: OrderCosts
 ) -> tuple[Order, ...]:
     """Return the orders of a day, sales first; rounding differences make no order."""
     orders = []
@@ -630,6 +655,8 @@ def _orders(
         own = costs.of_assets(int(asset))
         price = float(own.purchase_price(closes[asset]) if buys else own.sale_price(closes[asset]))
         money = float(own.paid(size * price) if buys else own.received(size * price))
+        if spent is not None:
+            money = float(abs(changes[asset] * closes[asset] + spent[asset]))
         orders.append(Order(symbols[asset], "buy" if buys else "sell", size, money, price, None, None))
     return tuple(sorted(orders, key=lambda order: order.side, reverse=True))
 

@@ -158,7 +158,9 @@ def panel_of_clean_prices(prices: CleanPrices, market: MarketConfig, fingerprint
 
     tradable = slice(prices.assets)
     traded = prices.traded[:, tradable]
-    grids: dict[str, Any] = {name: np.where(traded, getattr(prices, name)[:, tradable], np.nan) for name in BAR}
+    grids: dict[str, Any] = {
+        name: np.where(traded, getattr(prices, name)[:, tradable], np.nan) for name in (*BAR, "volume")
+    }
     return Panel(
         features=normalise(with_progress(), features.shape, splits.training_rows),
         valid=~np.isnan(prices.close),

@@ -40,8 +40,8 @@ _FEWEST_DAYS = 60
 _SMALLEST_DEVIATION = 1e-8
 _RESULT_BITS = 16
 # `_FORMAT` is part of the fingerprint; a cached panel with another `_READING` is rebuilt.
-_FORMAT, _READING = 1, 14
-_ARRAYS = ("features", "valid", *BAR, "dates")
+_FORMAT, _READING = 1, 15
+_ARRAYS = ("features", "valid", *BAR, "volume", "dates")
 _UNFINISHED, _UNFINISHED_SECONDS, _COPIED_BYTES = ".unfinished-", 86_400.0, 1 << 18
 # A cached panel of this size is read even if less memory is available: it is mapped.
 _ALWAYS_READ_BYTES = 1 << 30
@@ -189,6 +189,7 @@ class Panel:
         fingerprint: SHA-256 of all inputs of the panel, by which caches and runs tell panels apart.
         origin: if it was built from price files: SHA-256 of these (`files`) and of their prices and settings
             (`content`), `first` and `last` day. Another file with the same prices on these days has the same `content`.
+        volume: float64 `[days, assets]`, volumes of the tradable columns; None or NaN: not known.
         instruments: costs and order rules of each asset (`market.instruments`); empty: the single rates of `trading`.
         calendar: that of `market.calendar`; None: only prices show sessions.
     """
@@ -205,6 +206,7 @@ class Panel:
     splits: Splits
     fingerprint: str
     origin: Mapping[str, str] = field(default_factory=dict)
+    volume: NDArray[np.float64] | None = None
     instruments: tuple[Instrument, ...] = ()
     calendar: Calendar | None = None
 

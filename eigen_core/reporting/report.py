@@ -445,6 +445,7 @@ def facts_of(played: SpanResult, verdict: Verdict) -> list[Fact]:
         ),
         Fact("Deflated Sharpe", _text(verdict.deflated_sharpe, percent), too_few or above),
         Fact("SPA p-value", _text(verdict.spa_pvalue, ratio), too_few or "against the best baseline (Hansen 2005)"),
+        *(Fact(f"Capital x {times}", percent(gain), "total return") for times, gain in played.capacity.items()),
         Fact("Smallest edge", _text(verdict.smallest_edge, "{:.2f} %".format), f"a {per}, that would have been found"),
     ]
 

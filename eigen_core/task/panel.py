@@ -117,8 +117,8 @@ def random_panel(market: MarketConfig, size: PanelDimensions) -> Panel:
     names = [f"feature{index}" for index in range(size.features)]
     prices = (close, close * 1.01, close * 0.99, close)
     # The names of its symbols are none of the user's.
-    without = market.model_copy(update={"instruments": ()})
-    return panel_of_prices(features, *prices, dates, symbols, names, without)
+    market = market.model_copy(update={"instruments": ()})
+    return panel_of_prices(features, *prices, dates, symbols, names, market)
 
 
 class PanelTask(Task[MarketObservation, MarketEncoding]):

@@ -1,6 +1,6 @@
 """Fills of orders, by the same rules for rewards and accounts: day, price, slippage and transaction costs."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypeVar
 
@@ -44,20 +44,17 @@ class OrderCosts:
 
     def of_assets(self, assets: Tensor | NDArray[np.int64] | slice | int) -> Self:
         """Return the costs of assets, given by their numbers in any shape."""
-        if isinstance(self.cost, float):
-            return self
-        return replace(self, cost=self.cost[assets], slippage=self.slippage[assets])
+        return self._each(lambda rate: rate[assets])
 
     def to(self, place: torch.device | torch.dtype) -> Self:
-        if isinstance(self.cost, float):
-            return self
-        return replace(self, cost=self.cost.to(place), slippage=self.slippage.to(place))
+        return self._each(lambda rate: rate.to(place))
 
     def numpy(self) -> Self:
         """Return the costs as numbers or arrays."""
-        if isinstance(self.cost, float):
-            return self
-        return replace(self, cost=self.cost.cpu().numpy(), slippage=self.slippage.cpu().numpy())
+        return self._each(lambda rate: rate.cpu().numpy())
+
+    def _each(self, change: Callable[[Any], Any]) -> Self:
+        return self if isinstance(self.cost, float) else type(self)(change(self.cost), change(self.slippage))
 
     def purchase_price(self, price: Money) -> Money:
         """Return the price at which a market order buys: slippage included, transaction cost not."""

@@ -17,6 +17,7 @@ from torch import Tensor
 from eigen_core.config import AccountConfig, TradingConfig
 from eigen_core.trading.equity import Accounts, Values, daily_rates, share_of
 from eigen_core.trading.order_fills import OrderCosts, fill_offset
+from eigen_core.trading.order_limits import OrderLimits
 from eigen_core.trading.orders import PERCENT
 from eigen_core.trading.prices import Prices
 from eigen_core.trading.trades import ROUNDING
@@ -279,7 +280,7 @@ def weights_accounts(
     )
     at_close = torch.where(fills.ended, fills.end_price, known.last_close)[:days].cpu().numpy()
     order_costs = known.costs(trading).to(torch.device("cpu"))
-    slippage = order_costs.numpy().slippage
+    slippage, limits = order_costs.numpy().slippage, OrderLimits.of(known, trading, settings)
     cash, shares, interest = np.full(traders, settings.capital), np.zeros((traders, assets)), np.zeros(traders)
     daily = {name: np.zeros((traders, days)) for name in ("equity", "exposure", "traded", "costs")}
     held = {name: np.zeros((traders, days, assets)) for name in ("shares", "paid", "order_costs")}
@@ -291,7 +292,8 @@ def weights_accounts(
         if decided >= 0:
             wanted = np.where(ended[decided], 0.0, weights[:, decided])
             stays = np.where(ended[decided], False, unfilled[decided] | np.isnan(wanted))
-            changes, costs = changes_to_weights(wanted, cash, shares, prices[decided], stays, order_costs, settings)
+            rules = order_costs, settings, limits and limits.at(decided)
+            changes, costs = changes_to_weights(wanted, cash, shares, prices[decided], stays, *rules)
             value = values_of(changes, prices[decided])
             paid = value + costs
             cash, shares = cash - paid.sum(axis=1), shares + changes
@@ -319,6 +321,30 @@ def weights_accounts(
     )
 
 
+def _limited(
+    target: Values, shares: Values, price: Values, cash: Values, least: Values, limits: OrderLimits
+) -> tuple[Values, Values]:
+    """Return changes towards `target` shares, and their costs, as an exchange takes orders worth more than `least`."""
+    buys, wanted = target > shares, np.abs(target - shares)
+    wanted = np.where(wanted * price > least, wanted, 0.0)
+    # A whole position can be sold, however small.
+    closes = (target == 0.0) & (wanted <= limits.most)
+
+    def costs(size: Values) -> Values:
+        bought = limits.paid(size, price * (1.0 + limits.slippage)) - size * price
+        return np.where(buys, bought, size * price - limits.received(size, price * (1.0 - limits.slippage)))
+
+    size = np.where(closes, wanted, limits.sized(wanted, price))
+    money, spent = size * price, costs(size)
+    needed = np.where(buys, money + spent, 0.0).sum(axis=1)
+    available = cash + np.where(buys, 0.0, money - spent).sum(axis=1)
+    short_of_cash = ((needed > 0.0) & (needed > available * (1.0 + ROUNDING)))[:, None]
+    fees = np.where(buys & (size > 0.0), limits.minimum_fee, 0.0).sum(axis=1)
+    smaller = np.maximum(available - fees, 0.0) / np.where(needed > 0.0, needed, 1.0)
+    size = np.where(short_of_cash & buys, limits.sized(size * smaller[:, None], price), size)
+    return np.where(buys, size, -size), costs(size)
+
+
 def _product(values: Values, rates: float | Values) -> Values:
     """Return the sums over assets of values times rates, float64 `[traders]`."""
     return values.sum(axis=1) * rates if isinstance(rates, float) else values @ rates
@@ -337,6 +363,7 @@ def changes_to_weights(
     stays: NDArray[np.bool_],
     order: OrderCosts,
     settings: AccountConfig,
+    limits: OrderLimits | None,
 ) -> tuple[Values, Values]:
     """Return how many shares to buy (below 0: to sell) to bring accounts to target weights, and the costs (money).
 
@@ -348,6 +375,7 @@ def changes_to_weights(
         price: float64 `[assets]` or `[traders, assets]`, of one share at the fill, without slippage.
         stays: bool `[traders, assets]`, the position stays as it is; if the equity is 0 or below, all positions stay.
         order: costs of orders, on the host.
+        limits: rules for orders, `[assets]` or `[traders, assets]`; an order of a rounding error is not placed.
     """
     values = values_of(shares, price)
     equity = cash[:, None] + values.sum(axis=1, keepdims=True)
@@ -359,13 +387,16 @@ def changes_to_weights(
     left = equity - costs.sum(axis=1, keepdims=True)
     price = np.where(stays | ~(price > 0.0), 1.0, price)
     target = np.where(stays, shares, after * left / price)
+    # Whole shares may need more sales than planned, which cost more.
+    borrowed = np.maximum((left * (after.sum(axis=1, keepdims=True) - 1.0))[:, 0], 0.0)
+    if limits is not None:
+        target = np.where(stays, shares, np.sign(target) * limits.whole_lots(np.abs(target)))
+        return _limited(target, shares, price, cash + borrowed, ROUNDING * equity, limits)
     if settings.shares == "fractional":
         return target - shares, costs
     order = order.numpy()
     changes = np.where(stays, 0.0, np.trunc(target) - shares)
     bought, sold = np.maximum(changes, 0.0) * price, np.maximum(-changes, 0.0) * price
-    # Whole shares may need more sales than planned, which cost more.
-    borrowed = np.maximum((left * (after.sum(axis=1, keepdims=True) - 1.0))[:, 0], 0.0)
     needed = _product(bought, 1.0 + order.buying)
     available = cash + borrowed + _product(sold, 1.0 - order.selling)
     short_of_cash = ((needed > 0.0) & (needed > available * (1.0 + ROUNDING)))[:, None]

@@ -53,6 +53,7 @@ class Prices:
         panel_time: int64, `time` of all days of the panel, also where these are the prices of a span.
         last_day: int64 `[days]`, the last day whose prices an order decided on the day may use (`Panel.last_days`).
         instruments: costs and order rules of each asset; empty: the single rates of `trading`.
+        liquidity: mean volume and volatility (`liquidity_of`), on the host; None: orders are not compared with them.
     """
 
     open: Tensor
@@ -67,6 +68,7 @@ class Prices:
     panel_time: Tensor
     last_day: Tensor
     instruments: tuple[Instrument, ...] = ()
+    liquidity: tuple[Tensor, ...] | None = None
     _fills: dict[Hashable, Fills] = field(default_factory=dict, init=False, repr=False, compare=False)
     _costs: dict[Hashable, OrderCosts] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -147,6 +149,7 @@ def prices_of_span(prices: Prices, span: range, days_after: int) -> Prices:
 
     return replace(
         prices,
+        liquidity=prices.liquidity and tuple(padded(values, torch.nan) for values in prices.liquidity),
         open=padded(prices.open, torch.nan),
         high=padded(prices.high, torch.nan),
         close=padded(prices.close, torch.nan),

@@ -13,6 +13,7 @@ from eigen_core.config import AccountConfig, TradingConfig
 from eigen_core.trading.environment import Positions, joined, require_finite
 from eigen_core.trading.equity import Accounts, Values, daily_rates, share_of
 from eigen_core.trading.order_fills import Fills, fill_offset
+from eigen_core.trading.order_limits import OrderLimits
 from eigen_core.trading.orders import bars_between_decisions, batch_slices, decides, target_price
 from eigen_core.trading.prices import Prices
 
@@ -200,7 +201,8 @@ class _AccountKeeper:
         self._asset, self._exit_day, self._at_open = trades.asset[made], trades.exit_day[made], trades.at_open[made]
         self._entry, self._exit, self._at_target = trades.entry[made], trades.exit[made], trades.at_target[made]
         self._costs = known.costs(trading).numpy().of_assets(self._asset)
-        self._decided = trades.day[self._trader, decision]
+        self._decided, self._at_market = trades.day[self._trader, decision], ~(self._at_target | trades.delisted[made])
+        self._limits = OrderLimits.of(known, trading, settings)
         self._filled = self._decided + self._fill_offset
         held = -(-trading.holding_bars // bars_between_decisions(known.panel_time, trading))
         self._share = np.full(len(self._trader), 1.0 / (held * trading.purchases_per_bar))
@@ -255,19 +257,28 @@ class _AccountKeeper:
         wanted = self._share[trade] * self._decision_equity[trade]
         if settings.sizing == "fixed":
             wanted = np.where(self._share[trade] > 0.0, settings.fixed_amount, 0.0)
-        price = costs.paid(entry)
         buys = (wanted > 0.0) & (cash > ROUNDING * settings.capital)
-        shares = np.where(buys, np.minimum(wanted, cash) / price, 0.0)
-        if settings.shares == "whole":
-            shares = np.floor(shares)
-        self._shares[trade], self._paid[trade] = shares, shares * price
-        self._spent[trade] = shares * costs.purchase_costs(entry)
-        self._cash[traders] = cash - shares * price
+        money = np.where(buys, np.minimum(wanted, cash), 0.0)
+        if self._limits is None:
+            shares = money / costs.paid(entry)
+            shares = np.floor(shares) if settings.shares == "whole" else shares
+            paid, spent = shares * costs.paid(entry), shares * costs.purchase_costs(entry)
+        else:
+            limits = self._limits.at(self._decided[trade], self._asset[trade])
+            shares = limits.bought(money, entry)
+            paid = limits.paid(shares, entry)
+            spent = paid - shares * entry / (1.0 + costs.slippage)
+        self._shares[trade], self._paid[trade], self._spent[trade] = shares, paid, spent
+        self._cash[traders] = cash - paid
         self._held[traders, self._asset[trade]] += shares
 
     def _sell(self, trade: Indices, traders: Indices) -> None:
         shares, cells = self._shares[trade], (traders, self._asset[trade])
-        self._received[trade] = self._costs.of_assets(trade).received(shares * self._exit[trade])
+        if self._limits is None:
+            self._received[trade] = self._costs.of_assets(trade).received(shares * self._exit[trade])
+        else:
+            limits = self._limits.at(self._exit_day[trade] - 1, self._asset[trade])
+            self._received[trade] = limits.received(shares, self._exit[trade], self._at_market[trade])
         np.add.at(self._cash, traders, self._received[trade])
         np.subtract.at(self._held, cells, shares)
         self._held[cells] = np.where(self._held[cells] > ROUNDING * shares, self._held[cells], 0.0)
@@ -301,6 +312,8 @@ class _AccountKeeper:
         sold = (self._shares > 0.0) & (self._exit_day < len(days))
         price = np.where(sold, self._exit, 0.0)
         spent = self._shares * self._costs.sale_costs(price, self._at_target)
+        if self._limits is not None:
+            spent += self._costs.received(self._shares * price) - self._received
         traded, costs = np.zeros((2, traders, len(days)))
         # What is decided on the last day is not filled.
         filled = self._filled.clip(max=days[-1])

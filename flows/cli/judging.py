@@ -97,6 +97,7 @@ def backtest_document(found: "Backtest", folder: Path) -> dict[str, Any]:  # noq
         "win_rate": _won(found.trades),
         "costs": float(found.curve.costs.sum()),
         "warnings": found.warnings,
+        "capacity": {str(times): earned for times, earned in found.capacity.items()},
         **account_document(found),
         "timing": {
             **_random_document(found.timing, own, "shifts"),
@@ -165,6 +166,9 @@ def print_backtest(console: Console, found: "Backtest", folder: Path) -> None:
     won = "" if share is None else f", {percent(share, 0)} with a gain"
     costs = f"costs {curve.costs.sum():,.0f}; turnover {found.metrics.turnover:.1f} a year"
     print_fact(console, "trades", f"{len(trades):,}{won}; {costs}")
+    if found.capacity:
+        earned = "; ".join(f"{times}: {percent(gain, 2)}" for times, gain in found.capacity.items())
+        print_fact(console, "capacity", f"total return by multiples of the capital: {earned}")
     if excess is not None:
         market = "all assets on the same days" if excess.per == "trade" else "equal weight of the same exposure"
         if found.by_timing:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,13 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from eigen_core.config import MarketConfig, TradingConfig
+from eigen_core.config import AccountConfig, MarketConfig, TradingConfig
 from eigen_core.config.instruments import Instrument
 from eigen_core.market.panel import Panel, Splits
 from eigen_core.trading.environment import TradingEnvironment
 from eigen_core.trading.equity import EquityCurve
 from eigen_core.trading.order_fills import fill_offset
+from eigen_core.trading.order_limits import liquidity_of
 from eigen_core.trading.orders import target_price
 from eigen_core.trading.prices import Prices, precedence_of
 from eigen_core.trading.trades import DecidedTrades, trade_day_by_day
@@ -98,9 +100,102 @@ def rates_of(panel: Panel, trading: TradingConfig, asset: int) -> tuple[float, f
     return cost / 10_000, slippage / 10_000
 
 
+def with_volumes(panel: Panel, seed: int, mean: float) -> Panel:
+    """The panel with volumes that vary much, and are missing or zero on some days."""
+    random = np.random.default_rng(seed)
+    volume = mean * np.exp(random.normal(0.0, 1.0, panel.close.shape))
+    volume[random.random(volume.shape) < 0.1] = np.nan
+    volume[random.random(volume.shape) < 0.1] = 0.0
+    return replace(panel, volume=np.where(np.isnan(panel.close), np.nan, volume))
+
+
+@dataclass
+class SlowRules:
+    """What an exchange makes of an order, a loop at a time."""
+
+    panel: Panel
+    trading: TradingConfig
+    settings: AccountConfig
+    known: dict[tuple[int, int], list[tuple[float, float]]] = field(default_factory=dict)
+
+    def of(self, asset: int, name: str) -> float:
+        return float(getattr(self.panel.instruments[asset], name)) if self.panel.instruments else 0.0
+
+    def bars(self, day: int, asset: int) -> list[tuple[float, float]]:
+        """Volume in shares and close of the last 20 bars with a volume."""
+        assert self.panel.volume is not None
+        found = self.known.setdefault((day, asset), [])
+        if found:
+            return found
+        while day >= 0 and len(found) < 20:
+            volume, close = float(self.panel.volume[day, asset]), float(self.panel.close[day, asset])
+            if volume > 0.0:
+                in_money = self.panel.instruments and self.panel.instruments[asset].volume_unit == "money"
+                found.append((volume / close if in_money else volume, close))
+            day -= 1
+        found.reverse()
+        return found
+
+    def most(self, day: int, asset: int) -> float:
+        if self.settings.participation is None and not self.settings.impact:
+            return math.inf
+        bars = self.bars(day, asset)
+        if self.settings.participation is None or not bars:
+            return math.inf if bars else 0.0
+        return self.settings.participation * sum(volume for volume, _ in bars) / len(bars)
+
+    def impact(self, day: int, asset: int, shares: float) -> float:
+        """Change of the price, a fraction."""
+        if not self.settings.impact or not shares:
+            return 0.0
+        bars = self.bars(day, asset)
+        returns = [after / before - 1 for (_, before), (_, after) in pairwise(bars)]
+        if len(returns) < 2:
+            return 0.0
+        mean = sum(returns) / len(returns)
+        deviation = math.sqrt(sum((one - mean) ** 2 for one in returns) / (len(returns) - 1))
+        volume = sum(volume for volume, _ in bars) / len(bars)
+        return self.settings.impact * deviation * math.sqrt(shares / volume)
+
+    def lots(self, asset: int, shares: float) -> float:
+        """Shares, perhaps below 0, rounded towards 0."""
+        lot = self.of(asset, "lot_size") or (1.0 if self.settings.shares == "whole" else 0.0)
+        return math.copysign(math.floor(abs(shares) / lot + 1e-9) * lot, shares) if lot else shares
+
+    def sized(self, day: int, asset: int, shares: float, price: float) -> float:
+        found = self.lots(asset, min(shares, self.most(day, asset)))
+        too_few = found < self.of(asset, "minimum_size") * (1 - 1e-9)
+        too_cheap = found * price < self.of(asset, "minimum_notional") * (1 - 1e-9)
+        return 0.0 if too_few or too_cheap else found
+
+    def fee(self, asset: int, value: float) -> float:
+        cost, _ = rates_of(self.panel, self.trading, asset)
+        return max(cost * value, self.of(asset, "minimum_fee")) if value > 0.0 else 0.0
+
+    def bought(self, day: int, asset: int, money: float, price: float) -> float:
+        """Shares for at most this money, at a price with slippage."""
+        cost, _ = rates_of(self.panel, self.trading, asset)
+
+        def affordable(price: float) -> float:
+            return max(min(money / (price * (1 + cost)), (money - self.of(asset, "minimum_fee")) / price), 0.0)
+
+        planned = min(affordable(price), self.most(day, asset))
+        return self.sized(day, asset, affordable(price * (1 + self.impact(day, asset, planned))), price)
+
+    def paid(self, day: int, asset: int, shares: float, price: float) -> float:
+        value = shares * price * (1 + self.impact(day, asset, shares))
+        return value + self.fee(asset, value)
+
+    def received(self, day: int, asset: int, shares: float, price: float) -> float:
+        value = shares * price * (1 - min(self.impact(day, asset, shares), 1.0))
+        return value - self.fee(asset, value)
+
+
 def prices_of(panel: Panel) -> Prices:
     """Prices of a panel, of which an order may meet all days: the episodes of tests lie in several splits."""
     prices = Prices.of_panel(panel, CPU)
+    if panel.volume is not None:
+        prices = replace(prices, liquidity=tuple(map(torch.tensor, liquidity_of(panel))))
     return replace(prices, last_day=torch.full((panel.days,), panel.days - 1))
 
 

@@ -1,6 +1,8 @@
 """Backtests of a small run: what they hold, what they refuse, what the command prints and writes."""
 
 import json
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pandas as pd
 import pytest
 from cli_cases import eigen
 from flow_cases import small_flow_config
+from rich.console import Console
 from trained_run_cases import RUN, trained
 
 from eigen_core.checkpoint.store import EVALUATION_LOG
@@ -16,14 +19,16 @@ from eigen_core.checkpoint.store_location import open_store
 from eigen_core.common.errors import InputError
 from eigen_core.judging import verdicts
 from eigen_core.judging.run_backtests import Backtest, backtest
+from eigen_core.reporting.report import facts_of
 from eigen_core.runs.handle import Run
+from flows.cli.judging import backtest_document, print_backtest
 
 DRAWS = 20
 CONTRACT = {
     *("run", "agent", "slice", "first", "last", "days", "capital", "final", "total_return", "cagr", "volatility"),
     *("sharpe", "max_drawdown", "longest_drawdown_days", "exposure", "turnover", "trades", "win_rate", "costs"),
     *("sharpe_interval", "excess_per_trade", "excess_per_year", "looks", "deflated_sharpe", "baselines", "verdict"),
-    *("warnings", "periods_per_year", "timing"),
+    *("warnings", "periods_per_year", "timing", "capacity"),
 }
 BASELINES = {
     *("cash", "equal_weight", "rebalanced", "momentum", "reversal", "classic", "ridge", "initial_population"),
@@ -182,6 +187,7 @@ def test_the_command_prints_the_contract_and_writes_tables(stores: dict[str, str
     assert document["baselines"]["cash"] == {"total_return": 0.0, "sharpe": None, "max_drawdown": 0.0}
     assert document["verdict"]["claim"] in ("skill", "none", "undecided")
     assert document["looks"] >= 1
+    assert document["capacity"] == {}
     assert document["timing"]["shifts"] == 60 - 2 * 10 - 1
     if task == "portfolio":
         assert (document["excess_per_trade"], document["win_rate"]) == (None, None)
@@ -194,3 +200,16 @@ def test_the_command_prints_the_contract_and_writes_tables(stores: dict[str, str
     assert equity["drawdown"].min() == pytest.approx(document["max_drawdown"])
     assert len(pd.read_parquet(folder / "trades.parquet")) == document["trades"]
     assert len(pd.read_csv(folder / "by_asset.csv")) == len(pd.read_parquet(folder / "by_asset.parquet"))
+
+
+def test_capacity_is_shown_and_needs_volumes(store: str, tmp_path: Path) -> None:
+    volumes = "account.participation and account.impact compare orders with volumes, and the prices have none"
+    with pytest.raises(InputError, match=volumes):
+        played(store, settings=["account.impact=1"])
+    found = replace(played(store), capacity={1: 0.123, 10: 0.045})
+    assert backtest_document(found, tmp_path)["capacity"] == {"1": 0.123, "10": 0.045}
+    shown = StringIO()
+    print_backtest(Console(file=shown, width=200), found, tmp_path)
+    assert "total return by multiples of the capital: 1: 12.30 %; 10: 4.50 %" in shown.getvalue()
+    facts = {fact.name: fact.value for fact in facts_of(found, found.verdict)}
+    assert (facts["Capital x 1"], facts["Capital x 10"]) == ("12.3 %", "4.5 %")

@@ -15,7 +15,8 @@ from sklearn.linear_model import Ridge
 from trading_cases import CPU, panel_of, random_panel as panel_with_gaps
 
 from eigen_core.common.randomness import keyed_generator
-from eigen_core.config import Config
+from eigen_core.config import AccountConfig, Config
+from eigen_core.config.instruments import Instrument
 from eigen_core.judging.backtest import (
     MarketBacktest,
     NextOrders,
@@ -198,10 +199,10 @@ def test_nothing_depends_on_days_after_it() -> None:
     assert early["shares"].tolist() == cut.trades["shares"][: len(early)].tolist()
 
 
-def orders_on(day: int, weights: np.ndarray) -> NextOrders:
+def orders_on(day: int, weights: np.ndarray, panel: Panel = PANEL) -> NextOrders:
     span = range(DAYS.start, DAYS.start + day)
-    accounts = PortfolioBacktest(CONFIG, PANEL, CPU).accounts(weights[:, :day], span)
-    known = prices_of_span(Prices.of_panel(PANEL, CPU), span, 0)
+    accounts = PortfolioBacktest(CONFIG, panel, CPU).accounts(weights[:, :day], span)
+    known = prices_of_span(Prices.of_panel(panel, CPU), span, 0)
     return orders_of_days(weights[0, :day], accounts, known, PANEL.symbols, CONFIG)
 
 
@@ -222,6 +223,56 @@ def test_orders_are_the_changes_of_shares_to_the_target_weights() -> None:
     invested = sum(position.worth for position in found.positions)
     assert found.cash == pytest.approx(found.equity - invested, abs=1e-12 * found.equity)
     assert found.decided[found.date] == decision_of(found.orders)
+
+
+LOTS = (0.5, 3.0, 10.0, 1.0, 0.0)
+
+
+def ruled(panel: Panel) -> Panel:
+    """Lots of each asset, a smallest fee, and a smallest size of two lots."""
+    return replace(
+        panel,
+        instruments=tuple(
+            Instrument(symbol, 40.0, 0.0, minimum_fee=7.0, lot_size=LOTS[index % 5], minimum_size=2.0 * LOTS[index % 5])
+            for index, symbol in enumerate(panel.symbols[: panel.assets])
+        ),
+    )
+
+
+def assert_exchange_takes(found: NextOrders, panel: Panel) -> None:
+    rules = {one.symbol: one for one in panel.instruments}
+    held = {position.symbol: position.size for position in found.positions}
+    for order in found.orders:
+        rule, value = rules[order.symbol], order.size * order.price
+        fee = max(0.004 * value, 7.0)
+        assert order.money == pytest.approx(value + fee if order.side == "buy" else value - fee, rel=1e-9)
+        lots = order.size / (rule.lot_size or order.size)
+        assert lots == pytest.approx(round(lots), abs=1e-6)
+        assert order.size >= rule.minimum_size * (1.0 - 1e-9) or order.size == held[order.symbol]
+
+
+def test_orders_of_a_portfolio_are_those_that_an_exchange_takes() -> None:
+    panel, weights = ruled(PANEL), drawn_weights()
+    found = [orders_on(day, weights, panel) for day in (1, 50, 80)]
+    for orders in found:
+        assert_exchange_takes(orders, panel)
+    sides = [order.side for orders in found for order in orders.orders]
+    assert {*sides} == {"buy", "sell"}
+    assert any(max(0.004 * order.size * order.price, 7.0) == 7.0 for order in found[1].orders)
+
+
+def test_orders_of_trades_are_those_that_an_exchange_takes() -> None:
+    config = small_config(trading={"purchases_per_bar": 3})
+    panel = replace(ruled(random_panel(config)), volume=np.full(random_panel(config).close.shape, 900.0))
+    network = AgentNetwork(panel, config, CPU, Heads())
+    weights = initial_weights(network.layouts, 1, config.seed, CPU)[0]
+    free = MarketBacktest(config, panel, CPU).next_orders(weights, 60)
+    assert_exchange_takes(free, panel)
+    assert {order.side for order in free.orders} == {"buy", "sell"}
+    limited = config.model_copy(update={"account": AccountConfig(participation=0.01)})
+    found = MarketBacktest(limited, panel, CPU).next_orders(weights, 60)
+    assert_exchange_takes(found, panel)
+    assert max(order.size for order in found.orders) <= 9.0 < max(order.size for order in free.orders)
 
 
 @pytest.mark.parametrize("observe", [True, False])

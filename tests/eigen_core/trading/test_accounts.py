@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,14 @@ import torch
 from trading_cases import (
     CPU,
     SlowEpisode,
+    SlowRules,
     decided_trades,
     panel_of,
     prices_of,
     random_panel,
     rates_of,
     with_instruments,
+    with_volumes,
 )
 
 from eigen_core.config import AccountConfig, Config, TradingConfig
@@ -131,6 +134,59 @@ def test_rewards_are_the_growth_of_the_account(seed: int, fill: Any, costs: tupl
 
 SYMBOLS = tuple("ABCDE")
 DATES = np.datetime64("2020-01-01") + np.arange(40)
+ORDER_RULES = {"minimum_fee": 20.0, "lot_size": 5.0, "minimum_size": 6.0, "minimum_notional": 900.0}
+"""Bounds of random rules."""
+
+
+def slow_costs(
+    rules: SlowRules, day: int, change: dict[int, float], fills: list[float], ended: list[int]
+) -> dict[int, float]:
+    costs = {}
+    for asset, number in change.items():
+        slippage = rates_of(rules.panel, rules.trading, asset)[1]
+        size, value = abs(number), abs(number) * fills[asset]
+        if number > 0:
+            costs[asset] = rules.paid(day, asset, size, fills[asset] * (1 + slippage)) - value
+        elif asset in ended:
+            sold = value * (1 - slippage)
+            costs[asset] = value - sold + rules.fee(asset, sold)
+        else:
+            costs[asset] = value - rules.received(day, asset, size, fills[asset] * (1 - slippage))
+    return costs
+
+
+def slow_orders(
+    rules: SlowRules,
+    day: int,
+    change: dict[int, float],
+    shares: list[float],
+    fills: list[float],
+    cash: float,
+    least: float,
+    ended: list[int],
+) -> dict[int, float]:
+    """The orders that an exchange takes of those that are planned; less is bought than planned if the cash is short."""
+    placed = {}
+    for asset, number in change.items():
+        target = rules.lots(asset, shares[asset] + number)
+        wanted = abs(target - shares[asset])
+        if wanted * fills[asset] <= least:
+            wanted = 0.0
+        if target == 0.0 and (asset in ended or wanted <= rules.most(day, asset)):
+            size = wanted
+        else:
+            size = rules.sized(day, asset, wanted, fills[asset])
+        placed[asset] = size if target > shares[asset] else -size
+    costs = slow_costs(rules, day, placed, fills, ended)
+    needed = sum(number * fills[asset] + costs[asset] for asset, number in placed.items() if number > 0)
+    available = cash + sum(-number * fills[asset] - costs[asset] for asset, number in placed.items() if number <= 0)
+    if needed > available * (1 + 1e-10):
+        fees = sum(rules.of(asset, "minimum_fee") for asset, number in placed.items() if number > 0)
+        part = max(available - fees, 0.0) / needed
+        for asset, number in placed.items():
+            if number > 0:
+                placed[asset] = rules.sized(day, asset, number * part, fills[asset])
+    return placed
 
 
 def slow_equity(
@@ -143,6 +199,7 @@ def slow_equity(
         -1: [1 - (1 - slippage) * (1 - cost) for cost, slippage in rates],
     }
     rules, offset = SlowEpisode(panel, trading, 0), 0 if trading.fill == "same_close" else 1
+    exchange = SlowRules(panel, trading, settings)
     assets, loss = range(panel.assets), trading.delisting_loss or 0.0
     cash, shares = settings.capital, [0.0] * panel.assets
     equity: list[float] = []
@@ -182,10 +239,17 @@ def slow_equity(
             pays = cash + sum(held[asset] for asset in filled)
             share = sum(paid.values()) / pays if filled else 0.0
             change = {asset: wanted[asset] * (1 - share) / fills[asset] - shares[asset] for asset in filled}
-            if settings.shares == "whole":
+            borrowed = max(sum(number * fills[a] + paid[a] for a, number in change.items()) - cash, 0.0)
+            if settings.participation is not None or any(one.lot_size for one in panel.instruments):
+                ended = [asset for asset in filled if rules.has_ended(decided, asset)]
+                least = before * 1e-10
+                change = slow_orders(exchange, decided, change, shares, fills, cash + borrowed, least, ended)
+                paid = slow_costs(exchange, decided, change, fills, ended)
+            elif settings.shares == "whole":
                 change = {asset: math.trunc(shares[asset] + number) - shares[asset] for asset, number in change.items()}
                 needed = sum(max(number, 0) * fills[a] * (1 + rate[1][a]) for a, number in change.items())
-                available = cash + sum(max(-number, 0) * fills[a] * (1 - rate[-1][a]) for a, number in change.items())
+                available = cash + borrowed
+                available += sum(max(-number, 0) * fills[a] * (1 - rate[-1][a]) for a, number in change.items())
                 if needed > available * (1 + 1e-10):
                     # Fewer whole shares are sold short than was planned.
                     buys = {a: math.floor(number * available / needed) for a, number in change.items() if number > 0}
@@ -202,7 +266,7 @@ def slow_equity(
 
 @pytest.mark.parametrize("shares", ["fractional", "whole"])
 @pytest.mark.parametrize("fill", FILLS)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(8))
 def test_weights_are_held_as_an_obvious_account_holds_them(shares: Any, fill: Any, seed: int) -> None:
     random = np.random.default_rng(seed)
     closes = 40.0 * np.exp(np.cumsum(random.normal(0.0, 0.05, (40, 5)), axis=0))
@@ -212,12 +276,14 @@ def test_weights_are_held_as_an_obvious_account_holds_them(shares: Any, fill: An
     # One asset ends and one is halted for some days.
     opens[25:, 0] = closes[25:, 0] = opens[10:14, 1] = closes[10:14, 1] = np.nan
     panel = panel_of(opens, opens, closes)
-    panel = with_instruments(panel, seed) if seed % 2 else panel
+    panel = with_instruments(panel, seed, **(ORDER_RULES if seed > 3 else {})) if seed % 2 else panel
+    volumes = {"participation": 0.1, "impact": 1.5} if seed > 4 else {}
+    panel = with_volumes(panel, seed, 300.0) if volumes else panel
     weights = random.dirichlet(np.ones(5), 40) * random.choice([0.5, 1.0], (40, 1))
     weights[random.random(40) < 0.4] = np.nan
     weights[random.random((40, 5)) < 0.05] = np.nan
     trading = TradingConfig(fill=fill, cost_bps=20.0, slippage_bps=10.0, delisting_bars=8)
-    settings = AccountConfig(capital=3_000.0, shares=shares, interest=0.04)
+    settings = AccountConfig(capital=3_000.0 if seed < 4 else 30_000.0, shares=shares, interest=0.04, **volumes)
     short = (1.5 if shares == "fractional" else 1.4) * weights - 0.4 * random.dirichlet(np.ones(5), 40)
     accounts = weights_accounts(np.stack([weights, short]), prices_of(panel), DATES, trading, settings)
     for trader, of_trader in enumerate((weights, short)):
@@ -289,6 +355,7 @@ class SlowAccount:
     trader: int
     trading: TradingConfig
     settings: AccountConfig
+    first: int = 0
     cash: float = 0.0
     held: dict[Decision, float] = field(default_factory=dict)
     equity: list[float] = field(default_factory=list)
@@ -297,6 +364,10 @@ class SlowAccount:
     costs: list[float] = field(default_factory=list)
     exposure: list[float] = field(default_factory=list)
     gains: dict[Decision, float] = field(default_factory=dict)
+
+    @cached_property
+    def rules(self) -> SlowRules:
+        return SlowRules(self.panel, self.trading, self.settings)
 
     def of(self, name: str, decided: Decision) -> Any:
         day, purchase = decided
@@ -321,29 +392,31 @@ class SlowAccount:
     def buy(self, decided: Decision, *, at_open: bool) -> None:
         if self.of("asset", decided) < 0 or self.of("at_open", decided) != at_open:
             return
-        cost, slippage = rates_of(self.panel, self.trading, self.of("asset", decided))
-        entry = self.of("entry", decided)
-        shares = min(self.size(decided), self.cash) / (entry * (1 + cost))
-        if self.settings.shares == "whole":
-            shares = math.floor(shares)
-        if shares <= 0 or self.cash <= ROUNDING * self.settings.capital:
+        rules, asset, entry = self.rules, self.of("asset", decided), self.of("entry", decided)
+        day, money = self.first + decided[0], min(self.size(decided), self.cash)
+        if money <= 0 or self.cash <= ROUNDING * self.settings.capital:
+            return
+        shares = rules.bought(day, asset, money, entry)
+        if shares <= 0:
             return
         self.held[decided] = shares
-        self.gains[decided] = -shares * entry * (1 + cost)
+        self.gains[decided] = -rules.paid(day, asset, shares, entry)
         self.cash += self.gains[decided]
         self.traded[-1] += shares * entry
-        self.costs[-1] += shares * (entry * cost + entry - entry / (1 + slippage))
+        self.costs[-1] -= self.gains[decided] + shares * entry / (1 + rates_of(self.panel, self.trading, asset)[1])
 
     def sell(self, day: int) -> None:
         for decided in [decided for decided in self.held if self.of("exit_day", decided) == day]:
-            cost, slippage = rates_of(self.panel, self.trading, self.of("asset", decided))
-            price, shares = self.of("exit", decided), self.held.pop(decided)
-            received = shares * price * (1 - cost)
+            asset, price, shares = self.of("asset", decided), self.of("exit", decided), self.held.pop(decided)
+            value, at_target = shares * price, self.of("at_target", decided)
+            received = value - self.rules.fee(asset, value)
+            if not at_target and not self.of("delisted", decided):
+                received = self.rules.received(self.first + day - 1, asset, shares, price)
             self.cash += received
             self.gains[decided] += received
-            self.traded[-1] += shares * price
-            slipped = 0.0 if self.of("at_target", decided) else price / (1 - slippage) - price
-            self.costs[-1] += shares * (price * cost + slipped)
+            self.traded[-1] += value
+            slippage = 0.0 if at_target else rates_of(self.panel, self.trading, asset)[1]
+            self.costs[-1] += value / (1 - slippage) - received
 
     def worth(self, closes: Any) -> float:
         return float(sum(shares * closes[self.of("asset", decided)] for decided, shares in self.held.items()))
@@ -393,19 +466,25 @@ def random_case(seed: int) -> tuple[TradingConfig, AccountConfig, int]:
         "shares": random.choice(["fractional", "whole"]).item(),
         "interest": float(random.uniform(-0.05, 0.1)),
     }
-    return TradingConfig(**trading), AccountConfig(**settings), int(random.integers(2, 60))
+    days = int(random.integers(2, 60))
+    if seed % 3 == 0:
+        settings["participation"] = [None, 0.05, 0.4][random.integers(3)]
+        settings["impact"] = [0.0, 0.7, 3.0][random.integers(3)]
+    return TradingConfig(**trading), AccountConfig(**settings), days
 
 
 MARKET = random_panel(7, days=400, assets=6)
 
 
-@pytest.mark.parametrize("spans", [30, pytest.param(100, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("spans", [30, pytest.param(300, marks=pytest.mark.thorough)])
 def test_accounts_equal_an_obvious_one_that_is_kept_day_by_day(spans: int) -> None:
     kept = 0
     for seed in range(spans):
-        panel = MARKET if seed % 3 else with_instruments(MARKET, seed)
-        prices = prices_of(panel)
+        panel = MARKET if seed % 3 else with_instruments(MARKET, seed, **ORDER_RULES)
         trading, settings, days = random_case(seed)
+        if settings.participation is not None or settings.impact:
+            panel = with_volumes(panel, seed, 800.0)
+        prices = prices_of(panel)
         first = int(np.random.default_rng(seed).integers(0, 400 - days - trading.holding_bars))
         span = range(first, first + days)
         known, dates = prices_of_span(prices, span, trading.holding_bars), panel.dates[first : first + days]
@@ -413,7 +492,7 @@ def test_accounts_equal_an_obvious_one_that_is_kept_day_by_day(spans: int) -> No
         trades = decided_trades(known, trading, *actions)
         accounts = trade_accounts(trades, known, dates, trading, settings)
         for trader in range(TRADERS):
-            slow = SlowAccount(panel, trades, trader, trading, settings)
+            slow = SlowAccount(panel, trades, trader, trading, settings, first)
             slow.keep(known.last_close[:days].numpy(), dates)
             curve = accounts.curve(trader)
             for name in ("equity", "traded", "costs"):

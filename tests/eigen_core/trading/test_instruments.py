@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from eigen_core.market import build_panel
 from eigen_core.run import train_run
 from eigen_core.runs.handle import Run
 from eigen_core.task import open_data
+from eigen_core.trading.order_limits import liquidity_of
 
 TABLE = """symbol,cost_bps,slippage_bps,minimum_fee,lot_size,minimum_size,minimum_notional,volume_unit
 AAPL,5,,1.5,,,,
@@ -55,16 +57,16 @@ def test_a_table_becomes_the_setting(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "part"),
     [
-        ("name,cost_bps\nAAPL,5\n", "'name' is unknown"),
-        ("cost_bps\n5\n", "columns must be symbol"),
+        ("name,cost_bps\nAAPL,5\n", "columns are 'name', 'cost_bps', not symbol"),
+        ("cost_bps\n5\n", "columns are 'cost_bps'"),
         ("symbol,cost_bps,cost_bps\nAAPL,5,5\n", "each once"),
         ("symbol,cost_bps\nAAPL,5,6\n", "line 2 has 3 cells"),
-        ("symbol,cost_bps\nAAPL,-5\n", "cost_bps of AAPL is '-5': give a number from 0"),
-        ("symbol,cost_bps\nAAPL,nan\n", "cost_bps of AAPL is 'nan'"),
-        ("symbol,lot_size\nAAPL,1e10\n", "lot_size of AAPL is '1e10'"),
-        ("symbol,volume_unit\nAAPL,lots\n", "volume_unit of AAPL is 'lots'"),
+        ("symbol,cost_bps\nAAPL,-5\n", "cost_bps of 'AAPL' is '-5': give a number from 0"),
+        ("symbol,cost_bps\nAAPL,nan\n", "cost_bps of 'AAPL' is 'nan'"),
+        ("symbol,lot_size\nAAPL,1e10\n", "lot_size of 'AAPL' is '1e10'"),
+        ("symbol,volume_unit\nAAPL,lots\n", "volume_unit of 'AAPL' is 'lots'"),
         ("symbol,cost_bps\nAAPL,5\nAAPL,6\n", "has 'AAPL' twice"),
-        ("symbol,cost_bps\n,5\n", "no symbol"),
+        ("symbol,cost_bps\n,5\n", "names no symbol"),
         ('symbol\n"A\nB"\n', "cannot be used"),
         ('symbol,cost_bps\n"AAPL,5\n', "no table of instruments"),
         ("", "no table of instruments"),
@@ -159,3 +161,40 @@ def test_a_traded_symbol_without_a_row_is_named(tmp_path: Path) -> None:
     context = {"context": list(symbols[4:6]), "instruments": [*rows, "OTHER lot_size=1"]}
     assert len(build_panel(small_flow_config(tmp_path, market=context))[0].instruments) == len(symbols) - 2
     assert set(COLUMNS) == set(vars(Instrument("A"))) - {"symbol"}
+
+
+@pytest.mark.parametrize("task", ["market", "portfolio"])
+def test_a_larger_account_is_filled_less_and_at_worse_prices(tmp_path: Path, task: str) -> None:
+    def found(**account: float) -> SpanResult:
+        return played(small_flow_config(tmp_path, task=task, market={"data": "us5"}, account=account))
+
+    free, limited = found(), found(participation=0.01, impact=1.0, capital=1e6)
+    assert free.capacity == {}
+    assert [*limited.capacity] == [1, 10, 100]
+    assert limited.capacity[1] == pytest.approx(limited.metrics.total_return)
+    tenth, hundredth = found(participation=0.01, impact=1.0, capital=1e7), found(participation=0.01, capital=1e9)
+    assert tenth.metrics.total_return == pytest.approx(limited.capacity[10])
+    # A share of the volume is a smaller share of a larger account.
+    shares = [float(one.curve.exposure.mean()) for one in (free, tenth, hundredth)]
+    assert shares[0] > shares[1] > 1.2 * shares[2] > 0.0, shares
+    rates = [one.costs.sum() / one.traded.sum() for one in (free.curve, found(impact=1.0, capital=1e9).curve)]
+    assert rates[1] > 5.0 * rates[0]
+
+
+def test_volumes_count_in_their_unit_and_must_be_there(tmp_path: Path) -> None:
+    panel = build_panel(small_flow_config(tmp_path, market={"data": "us5"}))[0]
+    assert panel.volume is not None
+    rows = [f"{symbol} volume_unit=money" for symbol in panel.symbols]
+    money = build_panel(small_flow_config(tmp_path, market={"data": "us5", "instruments": rows}))[0]
+    shares, _ = liquidity_of(panel)
+    of_money, volatility = liquidity_of(money)
+    last = panel.volume[-20:], panel.close[-20:]
+    np.testing.assert_allclose(shares[-1], last[0].mean(axis=0))
+    np.testing.assert_allclose(of_money[-1], (last[0] / last[1]).mean(axis=0))
+    returns = last[1][1:] / last[1][:-1] - 1.0
+    np.testing.assert_allclose(volatility[-1], returns.std(axis=0, ddof=1))
+    # Later bars change nothing.
+    cut = {name: getattr(panel, name)[:1_000] for name in ("close", "volume")}
+    np.testing.assert_array_equal(liquidity_of(replace(panel, **cut))[0], shares[:1_000])
+    with pytest.raises(InputError, match="the prices have none"):
+        played(small_flow_config(tmp_path, account={"participation": 0.1}))
