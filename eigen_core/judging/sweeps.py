@@ -102,7 +102,7 @@ def space_of(varied: Sequence[str], preset: str | None, given: Sequence[str]) ->
     return space
 
 
-def varied_by_preset(config: Config, given: Sequence[str]) -> list[str]:
+def varied_of(config: Config, given: Sequence[str]) -> list[str]:
     """Return the settings that the preset of `config` varies, as `space_of` takes them, where a sweep names none.
 
     Left out are those that are `given` (`KEY=VALUE`), and those that the algorithm of `config` does not have.

@@ -80,15 +80,7 @@ def sweep(
     refuse_two_schedulers(config, runs_on)
     try:
         from eigen_core.judging.cross_validation import splits_of_sweep
-        from eigen_core.judging.sweeps import (
-            Definition,
-            Study,
-            Sweep,
-            as_settings,
-            results_of,
-            space_of,
-            varied_by_preset,
-        )
+        from eigen_core.judging.sweeps import Definition, Study, Sweep, as_settings, results_of, space_of, varied_of
         from eigen_core.judging.walk_forward import with_purge
     except ModuleNotFoundError as error:
         raise InputError(
@@ -108,7 +100,7 @@ def sweep(
         config = with_purge(config, config.market.purge if "purge" in config.market.model_fields_set else None)
     if refit and not config.has_holdout:
         raise InputError("--refit trains a run for a holdout, and market.holdout is 0: set it, or leave --refit out.")
-    varied = vary or varied_by_preset(config, settings)
+    varied = vary or varied_of(config, settings)
     space = space_of(varied, options.preset, settings)
     definition = Definition(config, space, seeds, prune, cross_validation, cast("tuple[Objective, ...]", objectives))
     given = Sweep(name, definition, () if cross_validation is None else splits_of_sweep(config, cross_validation))
@@ -157,15 +149,10 @@ def _cross_validation(
 ) -> "CrossValidation | None":
     from eigen_core.judging.cross_validation import CrossValidation
 
-    for name, given, kinds in (
-        ("--groups", groups, ("cpcv",)),
-        ("--test-groups", test_groups, ("cpcv",)),
-        ("--folds", folds, ("kfold", "walk")),
-    ):
-        if given is not None and cv not in kinds:
-            raise InputError(
-                f"{name} is an option of --cv {' and --cv '.join(kinds)}: leave it out, or give that --cv."
-            )
+    shape = {"--groups": (groups, "cpcv"), "--test-groups": (test_groups, "cpcv"), "--folds": (folds, "kfold or walk")}
+    for name, (given, kinds) in shape.items():
+        if given is not None and (cv is None or cv not in kinds):
+            raise InputError(f"{name} is an option of --cv {kinds}: leave it out, or give that --cv.")
     if cv is None:
         return None
     if cv == "cpcv":

@@ -20,7 +20,7 @@ from eigen_core.judging.sweeps import (
     results_of,
     space_of,
     state_of,
-    varied_by_preset,
+    varied_of,
 )
 
 GIVEN = ["generations=4", "preset=ddpg"]
@@ -54,10 +54,10 @@ def test_what_cannot_be_varied_is_refused_in_a_sentence(varied: list[str], sente
 
 @pytest.mark.parametrize("preset", PRESET_NAMES)
 def test_every_setting_that_a_preset_varies_can_be_varied_alone_and_with_another_learner(preset: str) -> None:
-    varied = varied_by_preset(load_config(preset), [])
+    varied = varied_of(load_config(preset), [])
     assert len(space_of(varied, preset, [])) == len(varied)
     other = ["learner.algorithm=ppo"]
-    assert set(space_of(varied_by_preset(load_config(preset, other), other), preset, other)) <= set(settings("ppo"))
+    assert set(space_of(varied_of(load_config(preset, other), other), preset, other)) <= set(settings("ppo"))
 
 
 @pytest.mark.thorough

@@ -188,7 +188,7 @@ def test_with_several_objectives_the_front_is_marked_and_the_best_by_the_first_i
         (["--cv", "cpcv", "--groups", "2"], "2 test groups of 2 groups"),
         (["--cv", "walk", "--groups", "5"], "--groups is an option of --cv cpcv"),
         (["--cv", "kfold", "--test-groups", "2"], "--test-groups is an option of --cv cpcv"),
-        (["--cv", "cpcv", "--folds", "5"], "--folds is an option of --cv kfold and --cv walk"),
+        (["--cv", "cpcv", "--folds", "5"], "--folds is an option of --cv kfold or walk"),
         (["--folds", "5"], "--folds is an option of"),
         (["--cv", "kfold", "--refit", "--set", "market.holdout=0"], "market.holdout is 0"),
         (["--cv", "kfold", "--set", "market.validation=400"], "Give at least"),
