@@ -470,6 +470,7 @@ def random_case(seed: int) -> tuple[TradingConfig, AccountConfig, int]:
     if seed % 3 == 0:
         settings["participation"] = [None, 0.05, 0.4][random.integers(3)]
         settings["impact"] = [0.0, 0.7, 3.0][random.integers(3)]
+        trading["delisting_bars"] = [3, 60][random.integers(2)]
     return TradingConfig(**trading), AccountConfig(**settings), days
 
 
