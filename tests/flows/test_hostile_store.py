@@ -47,7 +47,7 @@ _MODULE = "planted_module"
 _LOOKS = (["show"], ["show", "--json"], ["verify", "--deep"], ["runs"])
 _TRUSTED_TEXTS = ("task", *(f"market.{name}" for name in ("data", "context", "levels", "own_features", "time_zone")))
 
-_NAMES_IN_FILES = ("market.date_format", "market.symbols")
+_NAMES_IN_FILES = ("market.calendar", "market.date_format", "market.symbols")
 
 
 class Hostile:
