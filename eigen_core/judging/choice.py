@@ -9,7 +9,7 @@ from eigen_core.common.text import count, percent
 from eigen_core.judging.selection import (
     Overfitting,
     deflated_sharpe_of,
-    effective_trials,
+    mean_correlation,
     model_confidence_set,
     probability_of_overfitting,
 )
@@ -17,8 +17,6 @@ from eigen_core.judging.significance import SIGNIFICANCE
 from eigen_core.judging.statistics import minimum_track_record
 from eigen_core.judging.sweeps import TrialResult
 from eigen_core.judging.verdicts import Claim
-
-_NO_CHOICE = 0.5
 
 
 @dataclass(frozen=True)
@@ -29,7 +27,7 @@ class Choice:
 
     Attributes:
         best: the trial with the greatest value by the sweep's objective.
-        trials, effective: number of finished trials, and of independent ones that they are like.
+        trials, correlation: number of finished trials, and mean correlation of two of them.
         overfitting: None with one trial or too few bars.
         deflated: probability that its Sharpe ratio is above the best that luck gives; None: undefined.
         equals: trials that cannot be told apart from the one with the greatest mean return.
@@ -39,7 +37,7 @@ class Choice:
 
     best: TrialResult
     trials: int
-    effective: float
+    correlation: float
     overfitting: Overfitting | None
     deflated: float | None
     equals: tuple[int, ...]
@@ -56,7 +54,7 @@ class Choice:
         return cls(
             best=played[0][0],
             trials=len(played),
-            effective=effective_trials(returns),
+            correlation=mean_correlation(returns),
             overfitting=probability_of_overfitting(returns),
             deflated=deflated_sharpe_of(0, returns),
             equals=tuple(sorted(played[column][0].number for column in model_confidence_set(returns, seed))),
@@ -66,11 +64,13 @@ class Choice:
 
     @property
     def claim(self) -> Claim:
-        """Skill, if luck is unlikely to be as good as the best trial, and choosing finds it again on other bars."""
+        """Skill, if luck is unlikely to be as good as the best trial.
+
+        `overfitting` has no part in it: where all trials find the same edge, none is the best one again on other bars.
+        """
         if self.deflated is None:
             return "undecided"
-        chosen = self.overfitting is None or self.overfitting.probability < _NO_CHOICE
-        return "skill" if self.deflated >= 1.0 - SIGNIFICANCE and chosen else "none"
+        return "skill" if self.deflated >= 1.0 - SIGNIFICANCE else "none"
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -81,7 +81,7 @@ class Choice:
             anything = (
                 f"Is there anything at all? With a probability of {percent(self.deflated)} the Sharpe ratio of trial "
                 f"{self.best.number} beyond equal weight is above the best that luck gives to {trials}"
-                f"{f', so alike that they count as {self.effective:.1f}' if self.trials > 1 else ''}; "
+                f"{f' with a correlation of {self.correlation:.2f}' if self.trials > 1 else ''}; "
                 f"{percent(1.0 - SIGNIFICANCE, 0)} would show skill."
             )
         if self.overfitting is None:

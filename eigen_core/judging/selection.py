@@ -99,29 +99,22 @@ def _ratios_of_halves(returns: Values, blocks: int) -> Values:
     return ratios.round(_DECIMALS)
 
 
-def effective_trials(returns: Values) -> float:
-    """Return how many independent trials these are like: N - (N - 1) x the mean correlation of the pairs of N trials.
-
-    Bailey and Lopez de Prado 2014, "The deflated Sharpe ratio", appendix 3. The correlation with a trial whose returns
-    are constant is 0, and so is a mean below 0.
-    """
+def mean_correlation(returns: Values) -> float:
+    """Return the mean correlation of the returns of two trials, 0 if it is below 0; that with constant returns is 0."""
     trials = returns.shape[1]
     moving = _checked(returns)[:, np.ptp(returns, axis=0) > 0.0]
     if trials < 2 or not moving.shape[1]:
-        return float(trials)
+        return 0.0
     scaled = (moving - moving.mean(axis=0)) / moving.std(axis=0)
     # The variance of the sum is the sum of the correlations of all pairs, each trial with itself included.
     mean = (scaled.sum(axis=1).var() - moving.shape[1]) / (trials * (trials - 1))
-    return float(trials - (trials - 1) * np.clip(mean, 0.0, 1.0))
+    return float(np.clip(mean, 0.0, 1.0))
 
 
 def deflated_sharpe_of(chosen: int, returns: Values) -> float | None:
-    """Return `deflated_sharpe` of the trial in column `chosen`, among `effective_trials`; None: undefined.
-
-    The deviation of the ratios of all trials, at least that of returns without skill, tells how great luck may be.
-    """
+    """Return `deflated_sharpe` of the trial in column `chosen` among all, by their ratios and `mean_correlation`."""
     ratios = [sharpe_ratio(trial) or 0.0 for trial in _checked(returns).T]
-    return deflated_sharpe(returns[:, chosen], effective_trials(returns), ratios)
+    return deflated_sharpe(returns[:, chosen], len(ratios), ratios, mean_correlation(returns))
 
 
 def model_confidence_set(returns: Values, seed: int) -> tuple[int, ...]:

@@ -57,23 +57,29 @@ def block_length(values: Values) -> int:
     return min(max(round(length), 1), len(values) // 2) if np.isfinite(length) else 1
 
 
-def deflated_sharpe(excess: Values, looks: float, looked_at: Sequence[float] = ()) -> float | None:
+def deflated_sharpe(
+    excess: Values, looks: int, looked_at: Sequence[float] = (), correlation: float = 0.0
+) -> float | None:
     """Return the probability that the true Sharpe ratio is above the best by luck; None if it is undefined.
 
     The best by luck is the expected maximum of `looks` results without skill; it is 0 for one look (Bailey and Lopez de
-    Prado 2014, "The deflated Sharpe ratio", equations 1 and 2).
+    Prado 2014, "The deflated Sharpe ratio", equations 1 and 2). The maximum of normal results of which each two have
+    the correlation r is sqrt(1 - r) times that of independent ones.
 
     Args:
         excess: daily returns of the best result less risk-free rates, float64 `[days]`.
-        looks: number of results among which it is the best, itself included; a fraction counts related ones in part.
+        looks: number of results among which it is the best, itself included.
         looked_at: daily Sharpe ratios of those results for which they are known. The test uses their standard deviation
-            for all results, but at least sqrt(1 / days), that of returns without skill (Lo 2002): a few may be alike.
+            for all results, but at least that of returns without skill, sqrt((1 - `correlation`) / days) (Lo 2002): a
+            few may be alike.
+        correlation: mean correlation of two of the results.
     """
     if sharpe_ratio(excess) is None:
         return None
     known = np.asarray(looked_at, dtype=np.float64)
-    deviation = max(float(known.std(ddof=1)) if len(known) > 1 else 0.0, len(excess) ** -0.5)
-    # Their approximation is below 0, the expectation of one result, for fewer than two.
+    least = ((1.0 - correlation) / len(excess)) ** 0.5
+    deviation = max(float(known.std(ddof=1)) if len(known) > 1 else 0.0, least)
+    # Their approximation is below 0, the expectation of one result, for one.
     best_by_luck = max(expected_max_sharpe_ratio(max(looks, 1), deviation), 0.0)
     probability = float(probabilistic_sharpe_ratio(excess, benchmark_sharpe_ratio=best_by_luck))
     return probability if np.isfinite(probability) else None

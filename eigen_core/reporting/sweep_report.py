@@ -105,7 +105,7 @@ def _facts(choice: Choice, best: Paths) -> list[Fact]:
     deflated = UNDEFINED if choice.deflated is None else percent(choice.deflated)
     return [
         Fact("PBO", overfitting, "probability of backtest overfitting; 50 % is chance"),
-        Fact("Deflated Sharpe", deflated, f"{choice.effective:.1f} independent of {count(choice.trials, 'trial')}"),
+        Fact("Deflated Sharpe", deflated, f"{count(choice.trials, 'trial')}, correlation {choice.correlation:.2f}"),
         Fact(
             "Sharpe of the best", _range(sharpes), f"paths of trial {choice.best.number}; equal weight {_range(equal)}"
         ),

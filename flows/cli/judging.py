@@ -312,7 +312,7 @@ def report_sweep(store: str, name: str, file: Path, as_json: bool) -> None:
 
 def choice_document(choice: "Choice", file: Path | None) -> dict[str, Any]:
     overfitting = None if choice.overfitting is None else choice.overfitting.probability
-    known = attributes(choice, "claim", "trials", "effective", "deflated", "equals", "bars", "needed")
+    known = attributes(choice, "claim", "trials", "correlation", "deflated", "equals", "bars", "needed")
     return {"best": choice.best.number, "overfitting": overfitting, **known, "file": file and str(file)}
 
 

@@ -8,14 +8,17 @@ from hypothesis import given, settings, strategies as st
 from known import known
 
 from eigen_core.common.errors import InputError
+from eigen_core.judging.choice import Choice
+from eigen_core.judging.cross_validation import Paths
 from eigen_core.judging.selection import (
     Overfitting,
     deflated_sharpe_of,
-    effective_trials,
+    mean_correlation,
     model_confidence_set,
     probability_of_overfitting,
 )
 from eigen_core.judging.statistics import Values, deflated_sharpe, minimum_track_record, sharpe_ratio
+from eigen_core.judging.sweeps import TrialResult
 
 
 def best_deflated(returns: Values) -> float | None:
@@ -121,7 +124,7 @@ def test_what_cannot_be_compared_is_refused_or_undefined() -> None:
     damaged[7, 9] = np.nan
     for compare in (
         probability_of_overfitting,
-        effective_trials,
+        mean_correlation,
         lambda returns: deflated_sharpe_of(0, returns),
         lambda returns: model_confidence_set(returns, 0),
     ):
@@ -174,20 +177,18 @@ def test_as_many_bars_show_the_ratio_and_fewer_do_not() -> None:
     assert minimum_track_record(np.zeros(100)) is minimum_track_record(excess[:9]) is None
 
 
-def test_related_trials_count_in_part() -> None:
-    assert effective_trials(np.repeat(noise(0, trials=1), 7, axis=1)) == pytest.approx(1.0)
-    assert effective_trials(noise(0, 50_000, 8)) == pytest.approx(8.0, abs=0.1)
-    assert effective_trials(noise(0, 50_000, 9, common=0.5)) == pytest.approx(5.0, abs=0.1)
-    assert effective_trials(np.zeros((50, 3))) == 3.0
-    assert effective_trials(noise(0, trials=1)) == 1.0
+def test_the_mean_correlation_is_that_of_all_pairs() -> None:
+    assert mean_correlation(np.repeat(noise(0, trials=1), 7, axis=1)) == pytest.approx(1.0)
+    assert mean_correlation(noise(0, 50_000, 9, common=0.5)) == pytest.approx(0.5, abs=0.02)
+    assert mean_correlation(np.zeros((50, 3))) == mean_correlation(noise(0, trials=1)) == 0.0
     opposite = noise(0, trials=1)
-    assert effective_trials(np.concatenate([opposite, -opposite], axis=1)) == 2.0
+    assert mean_correlation(np.concatenate([opposite, -opposite], axis=1)) == 0.0
     returns = noise(3, 40, 6, common=0.3)
     pairs = [np.corrcoef(returns[:, one], returns[:, other])[0, 1] for one, other in combinations(range(6), 2)]
-    assert effective_trials(returns) == pytest.approx(6.0 - 5.0 * np.mean(pairs))
+    assert mean_correlation(returns) == pytest.approx(np.mean(pairs))
     # Trials that never trade are related to none.
     padded = np.concatenate([np.zeros((40, 2)), returns], axis=1)
-    assert effective_trials(padded) == pytest.approx(8.0 - 7.0 * np.sum(pairs) / 28)
+    assert mean_correlation(padded) == pytest.approx(np.sum(pairs) / 28)
 
 
 def test_the_best_of_many_is_deflated_by_trials_that_differ() -> None:
@@ -203,10 +204,29 @@ def test_the_best_of_many_is_deflated_by_trials_that_differ() -> None:
     assert best_deflated(noise(0, bars=9)) is best_deflated(np.zeros((50, 2))) is None
 
 
-@pytest.mark.parametrize("common", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("common", [0.0, 0.5, 0.9, 0.99])
 def test_the_best_by_luck_is_seldom_called_better(common: float) -> None:
-    found = [known(best_deflated(noise(seed, 300, 40, common))) for seed in range(100)]
-    assert np.mean(np.array(found) > 0.95) <= 0.05
+    found = [known(best_deflated(noise(seed, 300, 10, common))) for seed in range(300)]
+    assert np.mean(np.array(found) > 0.95) <= 0.06
+
+
+def choice_of(returns: Values) -> Choice:
+    dates = np.datetime64("2024-01-01") + np.arange(len(returns))
+    played = [Paths(dates, trial[None], 0.0 * trial[None], trial[None], 252, 0.0) for trial in returns.T]
+    ratios = [known(sharpe_ratio(trial)) for trial in returns.T]
+    results = [
+        TrialResult(number, "finished", {}, {}, None, (ratio,), paths, front=False)
+        for number, (ratio, paths) in enumerate(zip(ratios, played, strict=True))
+    ]
+    return known(Choice.among(sorted(results, key=lambda one: -ratios[one.number]), 0))
+
+
+def test_skill_is_found_where_all_trials_have_it_and_none_is_the_best_one_again() -> None:
+    alike = noise(6, 2_000, 6, common=0.95)
+    assert choice_of(alike).claim == "none"
+    found = choice_of(alike + 0.001)
+    assert found.claim == "skill"
+    assert known(found.overfitting).probability > 0.5
 
 
 def test_the_confidence_set_leaves_out_what_is_worse() -> None:
