@@ -390,12 +390,13 @@ def _prepared_days(
     """
     critic = network.critic_layout.views(weights[:, : network.critic_layout.size])
     actor = network.actor_layout.views(weights[:, network.critic_layout.size :])
-    for run in day_runs(decided, 1, network.days_before):
+    observed = network.observed_rows(torch.from_numpy(decided + first_day).to(weights.device)).cpu().numpy()
+    for run in day_runs(observed, network.days_before):
         for first in range(run.start, run.stop, at_once):
-            days = np.arange(first, min(first + at_once, run.stop))
-            encoded = network.encode_block(critic, first_day + first, len(days))
-            prepared = network.prepare_actor(actor, encoded, times[days % len(times)])
-            for index in np.flatnonzero(np.isin(days, decided)):
+            rows = np.arange(first, min(first + at_once, run.stop))
+            encoded = network.encode_block(critic, first, len(rows))
+            prepared = network.prepare_actor(actor, encoded, times[(rows - first_day) % len(times)])
+            for index in np.flatnonzero(np.isin(rows, observed)):
                 yield actor, prepared[:, index : index + 1]
 
 

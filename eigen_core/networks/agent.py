@@ -88,6 +88,9 @@ class AgentNetwork:
     gradient (as in Yarats et al. 2021, "Improving sample efficiency in model-free RL from images", section 5). Weights
     are shared across assets, so the number of parameters does not depend on the number of assets.
 
+    Methods count days from 0 among those that agents observe. These are all days of the panel; where agents learn the
+    outcomes of decisions, with `trading.decide_every` only days of decisions (`observed_rows`).
+
     `actions`: None: those of the task `market`. `start`: where the linear part of `network.linear_scales` begins;
     None: its weights do not matter, since stored ones replace them.
     """
@@ -103,20 +106,26 @@ class AgentNetwork:
     ) -> None:
         # Must precede the first computation, in the encoder.
         compute_reproducibly(config.instructions, device)
-        features = torch.tensor(panel.features, device=device)
-        trained = panel.splits.training_rows
-        self._encoder = encoder_class(config.network)(features, trained, config.market.window, config.network)
-        self._valid = torch.tensor(panel.valid, device=device)
+        features, valid = torch.tensor(panel.features, device=device), torch.tensor(panel.valid, device=device)
+        trained, encoder = panel.splits.training_rows, encoder_class(config.network)
+        every, kept = config.trading.seconds_between_decisions, None
+        self._row_of_day: Tensor | None = None
+        if every is not None and heads.outcomes and not encoder.block_bound:
+            decided = torch.tensor(panel.time % every == 0)
+            kept = decided.nonzero().flatten().to(device)
+            self._row_of_day = (decided.cumsum(0) - 1).clamp_(min=0).to(device)
+        self._encoder = encoder(features, trained, config.market.window, config.network, kept)
+        self._valid = valid if kept is None else valid[kept]
         self.assets = panel.assets
         self._network = config.network
-        self.block_bound = self._encoder.block_bound
+        self.block_bound = encoder.block_bound
         self.days_before = config.market.window - 1 if self.block_bound else 0
         self.actions = market_actions(config, device) if actions is None else actions
         self.portfolio_values, self.prepared_width = self.actions.portfolio_values, config.network.head_width
         self._start: LinearStart | None = None
         if config.network.linear_scales:
             outputs = heads.outcomes or 1
-            self._linear_inputs = LinearInputs(features[:, : panel.assets], trained, config.network)
+            self._linear_inputs = LinearInputs(features[:, : panel.assets], trained, config.network, kept)
             self._start = start or LinearStart.unknown(self._linear_inputs.shape[2], outputs)
             self.prepared_width += outputs
         self.box = self.actions.box
@@ -131,6 +140,15 @@ class AgentNetwork:
             critic += linear_shapes("known_return", embedding, 1)
         self.critic_layout = ParameterLayout.of(critic, config.network)
         self.actor_layout = ParameterLayout.of(self._actor_shapes(), config.network)
+
+    @property
+    def observes_all(self) -> bool:
+        """Whether agents observe all days of the panel."""
+        return self._row_of_day is None
+
+    def observed_rows(self, days: Tensor) -> Tensor:
+        """Return the numbers of days, int64, among those that agents observe: of the last one up to each of `days`."""
+        return days if self._row_of_day is None else self._row_of_day.take(days)
 
     @property
     def layouts(self) -> tuple[ParameterLayout, ParameterLayout]:

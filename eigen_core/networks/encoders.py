@@ -27,12 +27,15 @@ class Encoder(Protocol):
         features: float32 `[days, symbols, features]` on the device.
         trained: the training days, as an index of rows; normalisation may use no others.
         window: number of days that an embedding may depend on, its own day and those before.
+        kept: int64, increasing, the only days that are encoded, which the methods count from 0; None: all.
     """
 
     block_bound: ClassVar[bool]
     """Whether the days of a batch must come from one block of days, which the encoder computes as a whole."""
 
-    def __init__(self, features: Tensor, trained: RowIndex, window: int, config: NetworkConfig) -> None: ...
+    def __init__(
+        self, features: Tensor, trained: RowIndex, window: int, config: NetworkConfig, kept: Tensor | None
+    ) -> None: ...
 
     @property
     def shapes(self) -> list[ParameterShape]:
@@ -80,22 +83,33 @@ _DAYS_AT_ONCE = 1 << 11
 """Days whose averages are computed at a time: in the cache this takes a fourth of the time, and little memory."""
 
 
-def filter_bank(features: Tensor, trained: RowIndex, scales: Sequence[int]) -> Tensor:
+def filter_bank(
+    features: Tensor, trained: RowIndex, scales: Sequence[int], kept: Tensor | None = None
+) -> tuple[Tensor, list[Tensor]]:
     """Return moving averages of features, `[days, symbols, features]`, over `scales` days, one scale after another.
 
-    Each scale is divided by its root mean square over the days `trained`.
+    Each scale is divided by its root mean square over the days `trained`, `[features]`, which is returned, too. `kept`:
+    int64, the only days of the result; None: all.
     """
     days, symbols, width = features.shape
-    bank = torch.empty((days, symbols, width * len(scales)), device=features.device)
-    parts = bank.view(days, symbols, len(scales), width).unbind(2)
-    for first in range(0, days, _DAYS_AT_ONCE):
-        before = features[max(first - max(scales) + 1, 0) : first + _DAYS_AT_ONCE]
-        for part, scale in zip(parts, scales, strict=True):
-            of_days = part[first : first + _DAYS_AT_ONCE]
-            of_days.copy_(_moving_means(before, scale)[-len(of_days) :])
-    for part in parts:
-        part /= part[trained].double().square_().mean(dim=(0, 1)).sqrt().clamp_min(1e-3).float()
-    return bank
+    every_day = torch.arange(days, device=features.device)
+    rows = every_day if kept is None else kept, every_day[trained]
+    bank = torch.empty((len(rows[0]), symbols, width * len(scales)), device=features.device)
+    fitted = torch.empty((len(rows[1]), symbols, width), dtype=torch.float64, device=features.device)
+    starts = range(0, days, _DAYS_AT_ONCE)
+    edges = torch.tensor([*starts, days], device=features.device)
+    bounds = [list(pairwise(torch.searchsorted(own, edges).tolist())) for own in rows]
+    sizes = []
+    for part, scale in zip(bank.view(len(bank), symbols, len(scales), width).unbind(2), scales, strict=True):
+        for first, *places in zip(starts, *bounds, strict=True):
+            before = features[max(first - scale + 1, 0) : first + _DAYS_AT_ONCE]
+            means = _moving_means(before, scale)[-min(_DAYS_AT_ONCE, days - first) :]
+            for result, own, place in zip((part, fitted), rows, places, strict=True):
+                whole = place[1] - place[0] == len(means)
+                result[slice(*place)] = means if whole else means[own[slice(*place)] - first]
+        sizes.append(fitted.square_().mean(dim=(0, 1)).sqrt().clamp_min(1e-3).float())
+        part /= sizes[-1]
+    return bank, sizes
 
 
 MOST_MULTIPLIED = 40
@@ -109,26 +123,39 @@ class LinearInputs:
 
     First come averages over the first of `network.linear_scales`. Further groups: with `network.linear_degree` 2
     products of each two of these, squares included, of at most `MOST_MULTIPLIED` features; averages over the other
-    scales. In a long market the products are computed when they are read.
+    scales. In a long market they are computed when they are read: the products, and slices of days unless all are kept.
+
+    Args:
+        kept: int64, increasing, the only days that are kept, from which a tensor chooses by their number; None: all.
 
     Attributes:
         shape: numbers of days, symbols and inputs.
         groups: the inputs of each further group.
     """
 
-    def __init__(self, features: Tensor, trained: RowIndex, network: NetworkConfig) -> None:
-        self._bank = filter_bank(features, trained, network.linear_scales)
+    def __init__(self, features: Tensor, trained: RowIndex, network: NetworkConfig, kept: Tensor | None = None) -> None:
         days, symbols, self._size = features.shape
         self._multiplied = range(self._size if network.linear_degree > 1 and self._size <= MOST_MULTIPLIED else 0)
         products = sum(self._size - one for one in self._multiplied)
-        self.shape = days, symbols, products + self._bank.shape[2]
-        if math.prod(self.shape) <= _MOST_KEPT:
-            self._bank, self._multiplied = self[:], range(0)
+        self.shape = days, symbols, products + self._size * len(network.linear_scales)
         edges = self._size, self._size + products, self.shape[2]
         self.groups = [slice(*pair) for pair in pairwise(edges) if pair[0] < pair[1]]
+        few = math.prod(self.shape) <= _MOST_KEPT
+        self._features, self._scales, self._rows = features, network.linear_scales, kept if few else None
+        self._bank, self._sizes = filter_bank(features, trained, self._scales, None if few else kept)
+        if few:
+            self._bank, self._multiplied = self[:], range(0)
 
     def __getitem__(self, days: slice | Tensor) -> Tensor:
-        bank = self._bank[days] if isinstance(days, slice) else self._bank.index_select(0, days)
+        if isinstance(days, Tensor):
+            bank = self._bank.index_select(0, days if self._rows is None else self._rows.take(days))
+        elif len(self._bank) == self.shape[0]:
+            bank = self._bank[days]
+        else:
+            first, stop, _ = days.indices(self.shape[0])
+            before = self._features[max(first - max(self._scales) + 1, 0) : stop]
+            means = (_moving_means(before, scale)[first - stop :] for scale in self._scales)
+            bank = torch.cat([mean / size for mean, size in zip(means, self._sizes, strict=True)], dim=-1)
         if not self._multiplied:
             return bank
         plain, others = bank[..., : self._size], bank[..., self._size :]
@@ -141,9 +168,16 @@ class FilterBankEncoder:
 
     block_bound: ClassVar[bool] = False
 
-    def __init__(self, features: Tensor, trained: RowIndex, window: int, config: NetworkConfig) -> None:  # noqa: ARG002 - the window limits network.scales
+    def __init__(
+        self,
+        features: Tensor,
+        trained: RowIndex,
+        window: int,  # noqa: ARG002 - it limits network.scales
+        config: NetworkConfig,
+        kept: Tensor | None,
+    ) -> None:
         self._config = config
-        self.bank = filter_bank(features, trained, config.scales)
+        self.bank, _ = filter_bank(features, trained, config.scales, kept)
 
     @property
     def shapes(self) -> list[ParameterShape]:

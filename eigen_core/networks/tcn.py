@@ -360,7 +360,14 @@ class TcnEncoder:
 
     block_bound: ClassVar[bool] = True
 
-    def __init__(self, features: Tensor, trained: RowIndex, window: int, config: NetworkConfig) -> None:  # noqa: ARG002 - nothing is normalised
+    def __init__(
+        self,
+        features: Tensor,
+        trained: RowIndex,  # noqa: ARG002 - nothing is normalised
+        window: int,
+        config: NetworkConfig,
+        kept: Tensor | None,  # noqa: ARG002 - it encodes blocks of consecutive days
+    ) -> None:
         self._features = features
         self._window = window
         self._config = config

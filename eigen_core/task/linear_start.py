@@ -26,7 +26,8 @@ def linear_start(panel: Panel, prices: Prices, config: Config, table: OutcomeTab
     if not config.network.linear_scales:
         return None
     features = torch.tensor(panel.features[:, : panel.assets])
-    inputs = LinearInputs(features, panel.splits.training_rows, config.network)
+    # In a long market none are kept: the regression reads them in a few passes.
+    inputs = LinearInputs(features, panel.splits.training_rows, config.network, torch.arange(0))
     score = fit_grouped_ridge(panel, prices, config, inputs, inputs.groups)
     coefficients = score.coefficients
     if np.isnan(score.intercept):

@@ -166,9 +166,10 @@ class MarketTask(PanelTask):
     def _at_once(
         self, encoded: EncodedEpisodes, starts: NDArray[np.int64], noise: Tensor | None, recorded: int
     ) -> tuple[Rollout, EpisodeSummary]:
-        policy = self.network.policy(encoded.actor, encoded.of_all_steps().flatten(1, 2), None)
+        prepared = encoded.of_all_steps()
+        policy = self.network.policy(encoded.actor, prepared.flatten(1, 2), None)
         played = policy.play(None if noise is None else noise.flatten(1, 2))
-        taken, stored = (part.reshape(len(part), -1, self.episode_steps, *part.shape[2:]) for part in played)
+        taken, stored = (encoded.at_steps(part.reshape(*prepared.shape[:3], *part.shape[2:])) for part in played)
         actions = taken.flatten(0, 1).unbind(-1)
         first_days = torch.tensor(starts).flatten()
         rewards, summary = trade_whole_episodes(self.prices, self._config.trading, first_days, *actions)

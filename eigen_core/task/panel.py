@@ -330,7 +330,8 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
         )
 
     def encode(self, critic: Parameters, observations: MarketObservation) -> MarketEncoding:
-        market = self.network.encode_days(critic, observations.days, observations.block, self.block_bars)
+        days = self.network.observed_rows(observations.days)
+        market = self.network.encode_days(critic, days, observations.block, self.block_bars)
         return MarketEncoding(market, observations.portfolio, observations.episode_time)
 
     def policy(self, actor: Parameters, encoding: MarketEncoding) -> SquashedGaussian:
@@ -394,19 +395,15 @@ def require_scale(config: Config, splits: Splits, steps: int) -> None:
         )
 
 
-def day_runs(starts: NDArray[np.int64], steps: int, days_before: int) -> list[range]:
-    """Return the ranges of consecutive days to encode for episodes of `steps` days.
+def day_runs(days: NDArray[np.int64], days_before: int) -> list[range]:
+    """Return the ranges of consecutive days to encode for `days`, int64.
 
-    Two episodes share a range if at most `days_before` days lie between them: the encoder computes as many days before
-    each range anyway. `starts` are the first days of the episodes, int64 `[episodes]`.
+    Two days share a range if at most `days_before` lie between them: the encoder computes as many days before each
+    range anyway.
     """
-    runs: list[range] = []
-    for start in np.unique(starts).tolist():
-        if runs and start <= runs[-1].stop + days_before:
-            runs[-1] = range(runs[-1].start, start + steps)
-        else:
-            runs.append(range(start, start + steps))
-    return runs
+    different = np.unique(days)
+    parts = np.split(different, np.flatnonzero(np.diff(different) > days_before + 1) + 1)
+    return [range(int(part[0]), int(part[-1]) + 1) for part in parts if len(part)]
 
 
 class EncodedEpisodes:
@@ -422,7 +419,11 @@ class EncodedEpisodes:
         self.actor = network.actor_layout.views(weights[:, network.critic_layout.size :])
         self._network = network
         self._times = times
-        runs = [day_runs(own, len(times), network.days_before) for own in starts]
+        steps = torch.tensor(starts[..., None] + np.arange(len(times)), device=weights.device)
+        rows_of_steps = network.observed_rows(steps)
+        self._later = None if network.observes_all else rows_of_steps - rows_of_steps[..., :1]
+        observed = rows_of_steps.cpu().numpy()
+        runs = [day_runs(own, network.days_before) for own in observed]
         days = [np.concatenate(own) for own in runs]
         first_rows = np.cumsum([0, *map(len, days)])
         self._days = network.empty_embedding(int(first_rows[-1]))
@@ -431,8 +432,8 @@ class EncodedEpisodes:
         for agents in agent_groups(len(starts), together):
             rows = self._days.split(slice(*first_rows[[agents.start, agents.stop]]), agents.stop - agents.start)
             self._encode(weights[agents], runs[agents.start], rows)
-        rows = np.stack([np.searchsorted(*pair) for pair in zip(days, starts, strict=True)]) + first_rows[:-1, None]
-        self._rows = torch.tensor(rows[..., None] + np.arange(len(times)), device=weights.device)
+        places = np.stack([np.searchsorted(*pair) for pair in zip(days, observed, strict=True)])
+        self._rows = torch.tensor(places + first_rows[:-1, None, None], device=weights.device)
 
     def _encode(self, weights: Tensor, runs: list[range], days: MarketEmbedding) -> None:
         network, done = self._network, 0
@@ -450,13 +451,24 @@ class EncodedEpisodes:
         return self._rows[:, :, step], self._times[step]
 
     def of_all_steps(self) -> Tensor:
-        """Return `prepared` for all steps, float32 `[agents, episodes, steps, assets, width]`."""
-        shape = (*self._rows.shape, self._network.assets, self._network.prepared_width)
-        prepared = torch.empty(shape, device=self._rows.device)
+        """Return `prepared` for all observed days (see `at_steps`), `[agents, episodes, days, assets, width]`."""
+        all_rows, times = self._rows, self._times
+        if self._later is not None:
+            days = torch.arange(int(self._later.max()) + 1, device=all_rows.device)
+            all_rows, times = all_rows[..., :1] + days.minimum(self._later[..., -1:]), times[:1]
+        shape = (*all_rows.shape, self._network.assets, self._network.prepared_width)
+        prepared = torch.empty(shape, device=all_rows.device)
         # One episode at a time, so that its selected days take little memory.
-        for episode, rows in enumerate(self._rows.unbind(1)):
-            prepared[:, episode] = self.prepared(rows, self._times)
+        for episode, rows in enumerate(all_rows.unbind(1)):
+            prepared[:, episode] = self.prepared(rows, times)
         return prepared
+
+    def at_steps(self, values: Tensor) -> Tensor:
+        """Return values of observed days, `[agents, episodes, days, ...]`, for each step: of the last day up to it."""
+        if self._later is None:
+            return values
+        agent, episode = (torch.arange(size, device=values.device) for size in values.shape[:2])
+        return values[agent[:, None, None], episode[:, None], self._later]
 
     def prepared(self, rows: Tensor, times: Tensor) -> Tensor:
         """Return the result of `AgentNetwork.prepare_actor` for days, float32 `[agents, days, assets, width]`.

@@ -1,6 +1,7 @@
 """The tasks of the market: counts, table of outcomes, weights of portfolios, warnings, encoded days."""
 
 from contextlib import nullcontext
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from training_cases import market_of, small_state
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
-from eigen_core.judging.backtest import decide_weights
+from eigen_core.judging.backtest import decide_trades, decide_weights
 from eigen_core.learning.counterfactual import CounterfactualLearner
 from eigen_core.market import Panel
 from eigen_core.networks.agent import AgentNetwork, MarketEmbedding
@@ -30,7 +31,7 @@ from eigen_core.task.portfolio import PortfolioTask
 from eigen_core.trading.environment import TradingEnvironment, episode_times
 from eigen_core.trading.equity import periods_per_year
 from eigen_core.trading.portfolio import Rebalancing
-from eigen_core.trading.prices import Prices
+from eigen_core.trading.prices import Prices, prices_of_span
 
 CPU = torch.device("cpu")
 
@@ -63,8 +64,12 @@ def test_the_excess_is_that_of_all_trades(observe: bool) -> None:
     np.testing.assert_allclose(shares.sum(dim=(1, 2)).numpy(), counts["trades"] / 3.0)
 
 
+def counterfactual_config(**sections: Any) -> Config:
+    return small_config(learner={"algorithm": "counterfactual", "target_bins": 3, "batch_size": 7}, **sections)
+
+
 def task_of(panel: Panel | None = None, **sections: Any) -> MarketTask:
-    config = small_config(learner={"algorithm": "counterfactual", "target_bins": 3, "batch_size": 7}, **sections)
+    config = counterfactual_config(**sections)
     return MarketTask(config, panel or random_panel(config), CPU, CounterfactualLearner.heads(config))
 
 
@@ -253,7 +258,7 @@ def test_what_agents_see_is_what_is_encoded_for_each_day_alone(
             monkeypatch.setattr(AgentNetwork, "encoded_at_once", lambda *_, sizes=sizes: sizes)
             calls.clear()
             encoded = EncodedEpisodes(network, weights, starts, times)
-            days = sum(map(len, day_runs(starts[0], 12, network.days_before)))
+            days = sum(map(len, day_runs(starts[0][:, None] + np.arange(12), network.days_before)))
             groups = 3 if starts is _OWN else -(-3 // sizes[0])
             assert sum(calls) == groups * days
             at_once = encoded.of_all_steps()
@@ -264,6 +269,36 @@ def test_what_agents_see_is_what_is_encoded_for_each_day_alone(
                     market = encode(network, critic, int(starts[agent, episode]) + step, 1)
                     alone = network.prepare_actor(actor, market, times[step])[agent, 0]
                     assert torch.equal(of_step[agent, episode], alone)
+
+
+@pytest.mark.parametrize("observe", [True, False])
+def test_agents_that_observe_days_of_decisions_alone_decide_the_same(observe: bool) -> None:
+    trading, network = {"decide_every": "3d", "observe_portfolio": observe}, {"linear_scales": [1, 5]}
+    config = counterfactual_config(trading=trading, network=network)
+    heads, panel = CounterfactualLearner.heads(config), random_panel(config)
+    task = MarketTask(config, panel, CPU, heads)
+    always = config.model_copy(update={"trading": config.trading.model_copy(update={"decide_every": None})})
+    every_day = copy(task)
+    every_day.network = AgentNetwork(panel, always, CPU, heads, task.network.actions)
+    assert every_day.network.observes_all > task.network.observes_all
+    weights = initial_weights((task.critic_layout, task.actor_layout), 3, 1, CPU)
+    starts, span = np.array([[30, 9, 33], [34, 13, 37], [31, 10, 34]]), range(40, 90)
+    known = prices_of_span(Prices.of_panel(panel, CPU), span, config.trading.holding_bars)
+    critic, days = (
+        task.critic_layout.views(weights[:, : task.critic_layout.size]),
+        torch.tensor([[0, 5], [2, 9], [4, 1]]),
+    )
+    found, expected = (
+        [
+            *vars(one.play(weights, starts)[1]).values(),
+            *vars(decide_trades(one.network, known, config, weights, span)).values(),
+            *one.encode(critic, one.outcomes(days, 0)[0]).market[:3],
+        ]
+        for one in (task, every_day)
+    )
+    assert found[5].any()
+    for values, others in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(values, others)
 
 
 def test_a_time_between_decisions_that_no_bar_meets_is_refused() -> None:
