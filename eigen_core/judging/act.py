@@ -25,7 +25,8 @@ from eigen_core.config import AccountConfig, Config
 from eigen_core.config.registry import Date
 from eigen_core.config.stored import FORMAT_KEY
 from eigen_core.generation.state import resolve_device
-from eigen_core.judging.backtest import NextOrders, Order, backtest_class, decision_of, decisions_among
+from eigen_core.judging.backtest import backtest_class
+from eigen_core.judging.orders import NextOrders, Order, decision_of, decisions_among
 from eigen_core.judging.run_backtests import agents_on_market, config_to_judge, newest_of_run, require_shape
 from eigen_core.machine.performance import computing_threads
 from eigen_core.market import Panel

@@ -38,7 +38,7 @@ from eigen_core.trading.environment import (
     trade_whole_episodes,
 )
 from eigen_core.trading.excess import market_gains, mean_excess
-from eigen_core.trading.orders import bars_between_decisions, decides, sum_of_day
+from eigen_core.trading.orders import decides, decisions_of_holding, sum_of_day
 from eigen_core.trading.prices import Prices
 
 
@@ -101,11 +101,10 @@ class MarketTask(PanelTask):
     def warnings(config: Config, panel: Panel) -> Sequence[str]:
         purchases, unit = config.trading.purchases_per_bar, unit_of(panel.dates)
         warnings = PanelTask.warnings(config, panel)
-        between = bars_between_decisions(torch.from_numpy(panel.time), config.trading)
-        held = -(-config.trading.holding_bars // between)
+        held = decisions_of_holding(torch.from_numpy(panel.time), config.trading)
         if panel.assets == 1 or panel.assets > held * purchases:
             return warnings
-        often = f"{count(purchases, 'purchase')} a {unit if between == 1 else 'decision'}"
+        often = f"{count(purchases, 'purchase')} a {unit if config.trading.decide_every is None else 'decision'}"
         return (
             *warnings,
             f"With {often} (trading.purchases_per_bar) and positions of up to "

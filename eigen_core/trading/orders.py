@@ -93,6 +93,11 @@ def bars_between_decisions(time: Tensor, trading: TradingConfig) -> int:
     return int(between.median()) if len(between) else 1
 
 
+def decisions_of_holding(time: Tensor, trading: TradingConfig) -> int:
+    """Return the number of decisions in a holding time, rounded up; `time` as in `bars_between_decisions`."""
+    return -(-trading.holding_bars // bars_between_decisions(time, trading))
+
+
 def choose_assets(
     prices: Prices, trading: TradingConfig, days: Tensor, coefficients: Tensor, ranks: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:

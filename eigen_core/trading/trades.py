@@ -14,7 +14,7 @@ from eigen_core.trading.environment import Positions, joined, require_finite
 from eigen_core.trading.equity import Accounts, Values, daily_rates, share_of
 from eigen_core.trading.order_fills import Fills, fill_offset
 from eigen_core.trading.order_limits import OrderLimits
-from eigen_core.trading.orders import bars_between_decisions, batch_slices, decides, target_price
+from eigen_core.trading.orders import batch_slices, decides, decisions_of_holding, target_price
 from eigen_core.trading.prices import Prices
 
 # Cash below this share of the capital is a rounding error, and buys nothing.
@@ -204,8 +204,8 @@ class _AccountKeeper:
         self._decided, self._at_market = trades.day[self._trader, decision], ~(self._at_target | trades.delisted[made])
         self._limits = OrderLimits.of(known, trading, settings)
         self._filled = self._decided + self._fill_offset
-        held = -(-trading.holding_bars // bars_between_decisions(known.panel_time, trading))
-        self._share = np.full(len(self._trader), 1.0 / (held * trading.purchases_per_bar))
+        most = decisions_of_holding(known.panel_time, trading) * trading.purchases_per_bar
+        self._share = np.full(len(self._trader), 1.0 / most)
         if settings.sizing == "coefficient" and trading.max_coefficient is not None:
             self._share *= trades.coefficient[self._made] / trading.max_coefficient
         self._shares, self._paid, self._received, self._spent, self._decision_equity = np.zeros((5, len(self._trader)))

@@ -27,8 +27,8 @@ from eigen_core.generation import start_training
 from eigen_core.housekeeping import verify_run
 from eigen_core.judging import act as act_ledger
 from eigen_core.judging.act import Act, Correction, Difference, Reconciliation, act
-from eigen_core.judging.backtest import decisions_among
 from eigen_core.judging.importance import Importance, importance
+from eigen_core.judging.orders import decisions_among
 from eigen_core.judging.run_backtests import backtest
 from eigen_core.market import Panel
 from eigen_core.runs.handle import Run, status_of

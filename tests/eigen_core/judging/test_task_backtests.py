@@ -19,15 +19,13 @@ from eigen_core.config import AccountConfig, Config
 from eigen_core.config.instruments import Instrument
 from eigen_core.judging.backtest import (
     MarketBacktest,
-    NextOrders,
     PortfolioBacktest,
     SpanResult,
     backtest_class,
     decide_trades,
     decide_weights,
-    decision_of,
-    orders_of_days,
 )
+from eigen_core.judging.orders import NextOrders, decision_of, orders_of_days
 from eigen_core.judging.ridge import tuned_buying, tuned_holding
 from eigen_core.judging.verdicts import verdict_on
 from eigen_core.learning import learner_class
