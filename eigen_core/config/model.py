@@ -1,5 +1,6 @@
 """`Config`, the model of all settings of a run, and the presets: YAML files that override defaults."""
 
+import re
 from collections.abc import Mapping
 from copy import deepcopy
 from functools import cache
@@ -40,13 +41,18 @@ from eigen_core.config.registry import (
 )
 
 Rate = Annotated[float, Field(gt=-1.0, le=10.0)]
+_SHARES, _MOST_SHARES = re.compile(r"-?\d+(\.\d+)?(e[-+]?\d+)?", re.ASCII), 1e12
 
 
 class AccountConfig(Section):
     """The account of a backtest, in money. Training does not depend on it."""
 
     capital: Positive = 100_000.0
-    """Money before the first day."""
+    """Cash before the first day (money)."""
+    start: Annotated[tuple[Text, ...], Field(max_length=10_000, fail_fast=True, strict=False)] = ()
+    """Shares that the account holds besides, such as `AAPL 10`, at the close of its first day. Returns refer to their
+    value at this close and the capital together. With task `market` they are sold after `trading.holding_bars`, without
+    a sale target; numbers below 0 are short sales, which only `portfolio.short` allows."""
     sizing: Literal["coefficient", "equal", "fixed"] = "coefficient"
     """Size of a new position, costs included; at most the cash at its fill. `equal`: the share 1 / (decisions in
     `trading.holding_bars` x `trading.purchases_per_bar`) of the equity at the close of the decision's day, so that the
@@ -68,6 +74,26 @@ class AccountConfig(Section):
     """Trading days a year for annualised metrics. Empty: as many as the data have in a year on average."""
     risk_free: Rate = 0.0
     """Yearly risk-free return (a fraction), by calendar time; the Sharpe ratio uses returns in excess of it."""
+
+    @property
+    def holdings(self) -> dict[str, float]:
+        """The numbers of shares in `start` by symbol."""
+        return {symbol: float(number) for symbol, _, number in (text.rpartition(" ") for text in self.start)}
+
+    @field_validator("start")
+    @classmethod
+    def _start_is_shares(cls, texts: tuple[str, ...]) -> tuple[str, ...]:
+        symbols = set[str]()
+        for text in texts:
+            symbol, _, number = text.rpartition(" ")
+            if not symbol.strip() or not _SHARES.fullmatch(number) or not 0.0 < abs(float(number)) <= _MOST_SHARES:
+                raise ValueError(
+                    f"account.start: {quoted(text)} is no holding: write a symbol and a number of shares, as in AAPL 10"
+                )
+            if symbol in symbols:
+                raise ValueError(f"account.start has {quoted(symbol)} twice: give each symbol once")
+            symbols.add(symbol)
+        return texts
 
 
 class PortfolioConfig(Section):
@@ -289,6 +315,12 @@ class Config(Section):
             raise ValueError(
                 f"trading.settlement_bars {self.trading.settlement_bars} is too few for the task portfolio: its last "
                 "decision is filled on the first settlement day and judged at the fill prices of the second: use 2"
+            )
+        sold = [symbol for symbol, shares in self.account.holdings.items() if shares < 0.0]
+        if sold and not (self.task == "portfolio" and self.portfolio.short):
+            raise ValueError(
+                f"account.start: {quoted(sold[0])} is sold short, which only task portfolio with portfolio.short "
+                "allows: give a number of shares above 0"
             )
         if self.exploration.random_steps and self.trading.max_coefficient is None:
             raise ValueError(

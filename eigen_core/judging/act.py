@@ -22,6 +22,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.files import explained, make_folder, open_regular_file, write_file
 from eigen_core.common.process import default_cache_root
 from eigen_core.config import AccountConfig, Config
+from eigen_core.config.loading import changed
 from eigen_core.config.registry import Date
 from eigen_core.config.stored import FORMAT_KEY
 from eigen_core.generation.state import resolve_device
@@ -277,22 +278,23 @@ def act(
         data: path of newer prices; None: `EIGEN_DATA`, or else the path that the run was trained with.
         date: the day (YYYY-MM-DD); None: the last day of the prices.
         ledger: file of the ledger; None: `act.json` in the run's local folder.
-        settings: changeable settings of the market, as market.KEY=VALUE, by which the prices are read.
+        settings: changeable settings of the market, as market.KEY=VALUE, by which the prices are read; with the first
+            orders also those of the account, as account.KEY=VALUE, which the ledger keeps.
 
     The account begins on the ledger's first date. The champion trades all days since then again, on the present prices:
     the replay. Orders that the ledger already has stay unchanged.
 
     Raises:
         InputError: there is no such run, it has no champion, or its task has no prices; the prices are not of the run's
-            symbols and training days; the ledger belongs to another champion or has orders of later days.
+            symbols and training days; the ledger belongs to another champion or account, or has orders of later days.
         StoreUnavailableError: the store does not answer.
     """
     try:
         TypeAdapter(Date | None).validate_python(date)
     except ValidationError:
         raise InputError(f"'{str(date)[:40]}' is no date: write it as 2024-12-31.") from None
-    opened = Run.open(store, run)
-    config = config_to_judge(opened, settings, data, ("market.",))
+    opened, settings = Run.open(store, run), tuple(settings)
+    config = config_to_judge(opened, settings, data)
     contents, manifest = newest_of_run(opened)
     weights = stored_weights(contents, manifest, CHAMPION)
     champion = hashlib.sha256(weights.numpy().tobytes()).hexdigest()
@@ -300,7 +302,9 @@ def act(
     kept = read_ledger(path, contents.config().get(FORMAT_KEY, 1))
     if kept is not None:
         _require_ledger(kept, path, champion, manifest, date)
-        config = config.model_copy(update={"account": kept.account})
+        if config.account != kept.account and any(text.strip().startswith("account.") for text in settings):
+            raise InputError(f"{path} began with other settings of the account: leave them out, or {_ANOTHER_FILE}.")
+        config = changed(config, {"account": kept.account.model_dump()})
     panel = _panel(opened, config, contents, manifest, date)
     today = str(panel.dates[-1])
     if kept is None:

@@ -12,7 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from eigen_core.common.errors import InputError
 from eigen_core.common.records import Excess
+from eigen_core.common.text import listed, quoted
 from eigen_core.config import AccountConfig, Config, TradingConfig
 from eigen_core.config.registry import BACKTESTS, load_class, task_choice
 from eigen_core.judging.orders import NextOrders, orders_of_days, orders_of_trades
@@ -142,6 +144,13 @@ class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
         compute_reproducibly(config.instructions, device)
         self.config, self.panel, self.device = config, panel, device
         self._prices = Prices.of_panel(panel, device)
+        held, symbols = config.account.holdings, panel.symbols[: panel.assets]
+        if unknown := [symbol for symbol in held if symbol not in symbols]:
+            raise InputError(
+                f"account.start: {quoted(unknown[0])} cannot be traded here: leave it out, or correct it to one of "
+                f"{listed(symbols, 5)}."
+            )
+        self._prices = replace(self._prices, held={symbol: symbols.index(symbol) for symbol in held})
         if config.account.participation is not None or config.account.impact:
             self._prices = replace(self._prices, liquidity=tuple(map(torch.tensor, liquidity_of(panel))))
 
@@ -286,8 +295,7 @@ class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
             return {}
         curves, shared = {1: own}, share_of_capital(self.config.account, agents)
         for times in (10, 100):
-            money = {name: times * getattr(shared, name) for name in ("capital", "fixed_amount")}
-            curves[times] = self.accounts(decided, span, shared.model_copy(update=money)).combined_curve()
+            curves[times] = self.accounts(decided, span, share_of_capital(shared, 1, times)).combined_curve()
         return {times: float(curve.equity[-1]) / curve.capital - 1.0 for times, curve in curves.items()}
 
     def _year(self, span: range) -> int:

@@ -30,8 +30,9 @@ class Order:
         money: paid or received at `price`, transaction costs included.
         price: the target of a sale; otherwise the last close with slippage, since the price of the fill is unknown.
         target: price of one share at which the position is sold; None: the sale does not wait for a price.
-        latest_exit: date of the sale if the target is not reached. None: there is no target, or the sale is due and
-            waits for the symbol's next fill.
+        latest_exit: date of the sale if the target is not reached. None: the sale is decided that day, or is due and
+            waits for the symbol's next fill. Of shares of `account.start`, which have no target, always a date; if
+            their sale waits, that of the orders.
     """
 
     symbol: str
@@ -53,9 +54,10 @@ class Position:
 
     Attributes:
         size: shares; below 0: sold short.
-        entry: price paid for one share, slippage included; None for the task `portfolio`: many orders make a position.
+        entry: price paid for one share, slippage included; None for the task `portfolio`, where many orders make a
+            position, and for shares of `account.start`.
         worth: value at the last known close (money).
-        decided: date of the decision that bought it; None for the task `portfolio`.
+        decided: date of the decision that bought it; None where `entry` is None.
     """
 
     symbol: str
@@ -89,8 +91,8 @@ class NextOrders:
 
 
 def decisions_among(orders: Iterable[Order]) -> list[Order]:
-    """Return those of a day's orders that were decided that day: all but standing sales, which have a target."""
-    return [order for order in orders if order.side == "buy" or order.target is None]
+    """Return those of a day's orders that were decided that day: all but standing sales."""
+    return [order for order in orders if order.side == "buy" or (order.target, order.latest_exit) == (None, None)]
 
 
 def decision_of(orders: Iterable[Order]) -> str | None:
@@ -114,36 +116,38 @@ def orders_of_trades(accounts: TradedAccounts, known: Prices, panel: Panel, conf
     held = [made for made in bought if day[made[0]] < last < trades.exit_day[0][made]]
     orders = []
     for made in [*(made for made in bought if day[made[0]] == last), *held]:
-        buys = day[made[0]] == last
-        price = entries[made] if buys else targets[made]
-        sold = costs.of_assets(int(assets[made])).received(shares[made] * price)
+        asset = int(assets[made])
+        buys, begun, own = day[made[0]] == last, day[made[0]] < 0, costs.of_assets(asset)
+        price = entries[made] if buys else own.sale_price(closes[last, asset]) if begun else targets[made]
+        sold = own.received(shares[made] * price)
         if limits is not None:
-            sold = limits.at(last, assets[made]).received(shares[made], price, moves=False)
+            sold = limits.at(last, asset).received(shares[made], price, moves=begun)
+        latest = _latest_exit(panel, sessions, max(day[made[0]], 0), asset, holding_bars)
         orders.append(
             Order(
-                symbol=panel.symbols[assets[made]],
+                symbol=panel.symbols[asset],
                 side="buy" if buys else "sell",
                 size=float(shares[made]),
                 money=float(accounts.paid[0][made] if buys else sold),
                 price=float(price),
-                target=float(targets[made]),
-                latest_exit=_latest_exit(panel, sessions, day[made[0]], int(assets[made]), holding_bars),
+                target=None if begun else float(targets[made]),
+                latest_exit=latest or str(dates[last]) if begun else latest,
             )
         )
     positions = [
         Position(
             symbol=panel.symbols[assets[made]],
             size=float(shares[made]),
-            entry=float(entries[made]),
+            entry=None if day[made[0]] < 0 else float(entries[made]),
             worth=float(shares[made] * closes[last, assets[made]]),
-            decided=str(dates[day[made[0]]]),
+            decided=None if day[made[0]] < 0 else str(dates[day[made[0]]]),
         )
         for made in held
     ]
     equity = float(accounts.equity[0, last])
     cash = equity * (1.0 - float(accounts.exposure[0, last]))
     money: dict[str, dict[str, float]] = {str(date): {} for date in dates[:-1]}
-    for made in bought:
+    for made in (made for made in bought if day[made[0]] >= 0):
         money[str(dates[day[made[0]]])][panel.symbols[assets[made]]] = float(accounts.paid[0][made])
     return NextOrders(str(dates[last]), equity, cash, tuple(orders), tuple(positions), money)
 

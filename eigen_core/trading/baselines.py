@@ -18,7 +18,7 @@ from eigen_core.trading.equity import EquityCurve, Values, periods_per_year
 from eigen_core.trading.order_fills import ended_by, fill_offset
 from eigen_core.trading.orders import batch_slices
 from eigen_core.trading.portfolio import equal_weights_like, weights_accounts
-from eigen_core.trading.prices import Prices, prices_of_span
+from eigen_core.trading.prices import Prices, prices_of_span, start_of
 from eigen_core.trading.trades import DecidedTrades, last_equity, trade_accounts, trade_day_by_day
 
 _MONTHS, _INDICATOR_DAYS = 12, 120
@@ -41,7 +41,7 @@ def baseline_curves(
     without the prices that it needs; one that never holds an asset is left out. A year has `periods_per_year` days (252
     on stock exchanges), a month a twelfth of them.
 
-    cash: interest alone.
+    cash: interest alone, on the cash beside what the account holds from the start.
     equal_weight: the same money in each asset that has had a price by the first day, bought at its first fill in the
         span and held to the end: an asset that is filled later gets its share of that day's equity, at most the cash.
     rebalanced: the same money in each tradable asset, again every day.
@@ -176,12 +176,14 @@ def _earnings(
         else:
             equity = weights_accounts(group.reshape(-1, *group.shape[-2:]), *rules).equity[:, -1]
         finals.append(equity.reshape(-1, agents).sum(axis=1))
-    return np.concatenate(finals) / config.account.capital - 1.0
+    return np.concatenate(finals) / start_of(known, config.account)[1] - 1.0
 
 
-def share_of_capital(settings: AccountConfig, agents: int) -> AccountConfig:
-    """Return the account settings of one agent, if `agents` agents have equal shares of the capital."""
-    return settings.model_copy(update={"capital": settings.capital / agents})
+def share_of_capital(settings: AccountConfig, agents: int, times: int = 1) -> AccountConfig:
+    """Return the account settings of one agent, if `agents` agents share `times` the capital and `account.start`."""
+    start = tuple(f"{symbol} {times * shares / agents!r}" for symbol, shares in settings.holdings.items())
+    money = {"capital": times * settings.capital / agents, "fixed_amount": times * settings.fixed_amount}
+    return settings.model_copy(update={**money, "start": start})
 
 
 def play_matched_traders(
@@ -239,6 +241,8 @@ def _draw_traders(
     rows, agent = np.arange(sum(traders))[:, None], np.arange(agents)
     asset = np.full((len(rows), agents, decisions, purchases), -1)
     free_from = np.zeros((len(rows), agents, known.assets), dtype=np.int64)
+    held = list(known.held.values())
+    free_from[..., held] = fills.exit_offset[0, held].cpu().numpy()
     available, drawn = ~np.isnan(entries), 0
     for index, day in enumerate(trades.day[0].tolist()):
         # Assets lie on a circle in random order; a trader takes the next free asset after a random point. The

@@ -69,6 +69,11 @@ class Positions:
         self._cells = torch.arange(0, len(self._newest), shape[2], device=device).view(4, portfolios, 1)
         observed = torch.ones((portfolios, prices.assets, PORTFOLIO_VALUES), dtype=torch.float16, device=device)
         _, *self._observed = observed.unbind(-1)
+        if prices.held:
+            # As if decided on the first day, at full size.
+            held = list(prices.held.values())
+            self._sold[:, held] = prices.fills(trading).exit_offset[0, held].double()
+            self._entry[:, held], self._size[:, held] = prices.close[0, held], 1.0
         # The four float16 of an asset are read as one number.
         self._positions = observed.view(torch.int64).squeeze(-1)
         self._minus_one = torch.tensor(-1.0, dtype=torch.float64, device=device)

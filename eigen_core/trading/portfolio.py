@@ -19,7 +19,7 @@ from eigen_core.trading.equity import Accounts, Values, daily_rates, share_of
 from eigen_core.trading.order_fills import OrderCosts, fill_offset
 from eigen_core.trading.order_limits import OrderLimits
 from eigen_core.trading.orders import PERCENT
-from eigen_core.trading.prices import Prices
+from eigen_core.trading.prices import Prices, start_of
 from eigen_core.trading.trades import ROUNDING
 
 _MASKED = -1e9
@@ -209,6 +209,7 @@ class WeightsAccounts(Accounts):
 
     Attributes:
         fill_offset: days from a decision to its fill.
+        start: float64 `[assets]`, number of shares held before the first order.
         prices: float64 `[days - fill_offset, assets]`, of a share at the fill of a day's decision, without slippage.
         worth: float64 `[days, assets]`, of a share at the close: last known close, or `Fills.end_price` once ended.
         shares: float64 `[traders, days, assets]`, number of shares held at the close; below 0: sold short.
@@ -217,6 +218,7 @@ class WeightsAccounts(Accounts):
     """
 
     fill_offset: int
+    start: Values
     prices: Values
     worth: Values
     shares: Values
@@ -233,23 +235,26 @@ class WeightsAccounts(Accounts):
 
         Columns: symbol, decision, fill (dates), shares (below 0: sold), price (of one share, without slippage), paid,
         received, costs (money), gain (money: worth of the shares on the last day less the money paid for them). The
-        gains and the interest add up to the account's gain. `symbols` are the names of the assets.
+        gains and the interest add up to the account's gain. `symbols` are the names of the assets. `start` counts as
+        bought at the first close without costs, in the first rows.
         """
-        changes = np.diff(self.shares[trader], axis=0, prepend=0.0)
-        paid, costs = self.paid[trader], self.order_costs[trader]
-        day, asset = np.nonzero(changes)
-        shares, money = changes[day, asset], paid[day, asset]
-        decided = day - self.fill_offset
+        changes = np.diff(np.vstack([self.start, self.shares[trader]]), axis=0, prepend=0.0)
+        cells = row, asset = np.nonzero(changes)
+        shares, money = changes[cells], np.vstack([values_of(self.start, self.worth[0]), self.paid[trader]])[cells]
+        price = np.vstack([self.worth[: 1 + self.fill_offset], self.prices])[cells]
+        costs = np.vstack([np.zeros_like(self.start), self.order_costs[trader]])[cells]
+        day = np.maximum(row - 1, 0)
+        decided = np.maximum(day - self.fill_offset, 0)
         return pd.DataFrame(
             {
                 "symbol": np.array(symbols, dtype=object)[asset],
                 "decision": self.dates[decided].astype("datetime64[s]"),
                 "fill": self.dates[day].astype("datetime64[s]"),
                 "shares": shares,
-                "price": self.prices[decided, asset],
+                "price": price,
                 "paid": np.maximum(money, 0.0),
                 "received": np.maximum(-money, 0.0),
-                "costs": costs[day, asset],
+                "costs": costs,
                 "gain": shares * self.worth[-1, asset] - money,
             }
         )
@@ -269,7 +274,8 @@ def weights_accounts(
 
     Orders are filled as `rebalance` says, so that with fractional shares and without interest an account grows by the
     rewards of training. Once an asset counts as ended (`Fills`), the next fill sells it at `Fills.end_price`. An
-    account whose equity is 0 or below at a close loses everything: equity and positions are 0 from then on.
+    account whose equity is 0 or below at a close loses everything: equity and positions are 0 from then on. Accounts
+    begin with the shares of `start_of`.
     """
     offset, rates, fills = fill_offset(trading), daily_rates(settings.interest, dates), known.fills(trading)
     traders, days, assets = weights.shape
@@ -281,7 +287,8 @@ def weights_accounts(
     at_close = torch.where(fills.ended, fills.end_price, known.last_close)[:days].cpu().numpy()
     order_costs = known.costs(trading).to(torch.device("cpu"))
     slippage, limits = order_costs.numpy().slippage, OrderLimits.of(known, trading, settings)
-    cash, shares, interest = np.full(traders, settings.capital), np.zeros((traders, assets)), np.zeros(traders)
+    start, capital = start_of(known, settings)
+    cash, shares, interest = np.full(traders, settings.capital), np.tile(start, (traders, 1)), np.zeros(traders)
     daily = {name: np.zeros((traders, days)) for name in ("equity", "exposure", "traded", "costs")}
     held = {name: np.zeros((traders, days, assets)) for name in ("shares", "paid", "order_costs")}
     for day in range(days):
@@ -311,9 +318,10 @@ def weights_accounts(
         held["shares"][:, day] = shares
     return WeightsAccounts(
         dates=dates,
-        capital=settings.capital,
+        capital=capital,
         interest=interest,
         fill_offset=offset,
+        start=start,
         prices=prices,
         worth=at_close,
         **daily,

@@ -1,6 +1,6 @@
 """Prices of the assets of a panel (its tradable columns) as tensors."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eigen_core.common.errors import InputError
-from eigen_core.config import TradingConfig
+from eigen_core.config import AccountConfig, TradingConfig
 from eigen_core.config.instruments import Instrument
 from eigen_core.market.panel import Panel
 from eigen_core.market.trading_days import sessions_of
@@ -54,6 +54,7 @@ class Prices:
         last_day: int64 `[days]`, the last day whose prices an order decided on the day may use (`Panel.last_days`).
         instruments: costs and order rules of each asset; empty: the single rates of `trading`.
         liquidity: mean volume and volatility (`liquidity_of`), on the host; None: orders are not compared with them.
+        held: column of each symbol that accounts hold at the first close (`account.start`).
     """
 
     open: Tensor
@@ -69,6 +70,7 @@ class Prices:
     last_day: Tensor
     instruments: tuple[Instrument, ...] = ()
     liquidity: tuple[Tensor, ...] | None = None
+    held: Mapping[str, int] = field(default_factory=dict)
     _fills: dict[Hashable, Fills] = field(default_factory=dict, init=False, repr=False, compare=False)
     _costs: dict[Hashable, OrderCosts] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -139,8 +141,16 @@ def prices_of_span(prices: Prices, span: range, days_after: int) -> Prices:
     """Return the prices of a span, a range of days, as known at its end: `days_after` days without any price follow.
 
     On these days positions count at the span's last close, and all markets are open. Day 0 is the span's first day.
+    `InputError` if a symbol of `Prices.held` has no close on it.
     """
     rows = slice(span.start, span.stop)
+    for symbol, column in prices.held.items():
+        if not prices.tradable[span.start, column]:
+            day = np.datetime64(int(prices.time[span.start]), "s")
+            raise InputError(
+                f"account.start: {symbol} has no price at {day}, where an account begins: leave it out, or begin on "
+                "another day."
+            )
 
     def padded(values: Tensor, after: Tensor | float | bool) -> Tensor:
         later = torch.empty((days_after, prices.assets), dtype=values.dtype, device=values.device)
@@ -161,3 +171,18 @@ def prices_of_span(prices: Prices, span: range, days_after: int) -> Prices:
         time=torch.cat([prices.time[rows], torch.zeros(days_after, dtype=torch.int64, device=prices.time.device)]),
         last_day=torch.full((len(span) + days_after,), len(span) - 1, device=prices.close.device),
     )
+
+
+def start_of(known: Prices, settings: AccountConfig) -> tuple[NDArray[np.float64], float]:
+    """Return the shares that accounts hold at the first close, float64 `[assets]`, and their equity then (money).
+
+    `InputError` if short sales leave no equity.
+    """
+    shares, equity = np.zeros(known.assets), settings.capital
+    if known.held:
+        columns = list(known.held.values())
+        shares[columns] = [settings.holdings[symbol] for symbol in known.held]
+        equity += float(shares[columns] @ known.close[0, columns].cpu().numpy())
+        if equity <= 0.0:
+            raise InputError("account.start sells more short than account.capital pays for: raise account.capital.")
+    return shares, equity

@@ -15,7 +15,7 @@ from eigen_core.trading.equity import Accounts, Values, daily_rates, share_of
 from eigen_core.trading.order_fills import Fills, fill_offset
 from eigen_core.trading.order_limits import OrderLimits
 from eigen_core.trading.orders import batch_slices, decides, decisions_of_holding, target_price
-from eigen_core.trading.prices import Prices
+from eigen_core.trading.prices import Prices, start_of
 
 # Cash below this share of the capital is a rounding error, and buys nothing.
 ROUNDING = 1e-10
@@ -31,7 +31,8 @@ class DecidedTrades:
     prices, the sale of a trade is computed together with its purchase; an account uses it on the day of the sale.
 
     Attributes:
-        day: int64 `[traders, decisions]`, day of each decision, counted from the first day of the span, each once.
+        day: int64 `[traders, decisions]`, day of each decision, counted from the first day of the span, each once; -1
+            for what an account holds from the start (`after_holdings`).
         asset: int64, number of the asset that is bought; -1: no trade.
         exit_day: int64, day of the sale, counted from the first day of the span; it may be after the last one.
         entry, exit: float64, prices of one share, slippage included.
@@ -74,6 +75,20 @@ class DecidedTrades:
         """Return the decisions of which some trader made a trade."""
         some = (self.asset >= 0).any(axis=(0, 2))
         return DecidedTrades(**{name: values[:, some] for name, values in vars(self).items()})
+
+    def after_holdings(self, known: Prices, trading: TradingConfig) -> "DecidedTrades":
+        """Return the trades after those of `Prices.held`, a decision each: as if bought at the first close without
+        costs and target, with sales due as of a decision on the first day."""
+        held, fills = np.array(list(known.held.values()), dtype=np.int64), known.fills(trading)
+        first = vars(DecidedTrades.none(len(self.asset), len(held), self.asset.shape[2]))
+        columns = (known.close, fills.exit, fills.exit_offset, fills.exit_delisted)
+        entry, sale, exit_day, delisted = (values[0].cpu().numpy()[held] for values in columns)
+        price = known.costs(trading).numpy().of_assets(held).sale_price(sale)
+        first["day"][:] = -1
+        own = {"asset": held, "exit_day": exit_day, "entry": entry, "exit": price, "delisted": delisted}
+        for name, values in own.items():
+            first[name][:, :, 0] = values
+        return DecidedTrades(**{name: np.concatenate([first[name], own], 1) for name, own in vars(self).items()})
 
     def due_day(self, fills: Fills) -> Indices:
         """Return the day on which each sale was due, counted like `exit_day`: earlier if the sale waited for a fill."""
@@ -129,8 +144,8 @@ class TradedAccounts(Accounts):
         return pd.DataFrame(
             {
                 "symbol": np.array(symbols, dtype=object)[trades.asset[made]],
-                "decision": self.dates[day].astype("datetime64[s]"),
-                "fill": self.dates[day + self.fill_offset].astype("datetime64[s]"),
+                "decision": self.dates[np.maximum(day, 0)].astype("datetime64[s]"),
+                "fill": self.dates[np.maximum(day + self.fill_offset, 0)].astype("datetime64[s]"),
                 "exit": np.where(closed, exits, np.datetime64("NaT", "s")),
                 "entry": trades.entry[made],
                 "exit_price": np.where(closed, trades.exit[made], np.nan),
@@ -157,7 +172,8 @@ def trade_accounts(
 
     On a day cash earns interest, then purchases at the open are filled, positions are sold, and purchases at the close
     are filled. `account.sizing` sets the size of a position from the equity after the sales of the decision's day; the
-    cash at the fill limits it. Purchases that are filled together are paid in the order of the trades. `known` are
+    cash at the fill limits it. Purchases that are filled together are paid in the order of the trades. Accounts begin
+    with the shares of `start_of`, whose sales are in their `trades` (`DecidedTrades.after_holdings`). `known` are
     prices of the span, as `prices_of_span` returns them, and `dates` its dates, datetime64[D] `[days]`.
     """
     return _AccountKeeper(trades, known, dates, trading, settings).accounts()
@@ -189,6 +205,8 @@ class _AccountKeeper:
         trading: TradingConfig,
         settings: AccountConfig,
     ) -> None:
+        start, self._capital = start_of(known, settings)
+        trades = trades.after_holdings(known, trading) if known.held else trades
         self._trades, self._settings, self._dates = trades, settings, dates
         self._fill_offset, self._closes = fill_offset(trading), known.last_close[: len(dates)].cpu().numpy()
         # Positions are never of assets without a close.
@@ -203,7 +221,8 @@ class _AccountKeeper:
         self._costs = known.costs(trading).numpy().of_assets(self._asset)
         self._decided, self._at_market = trades.day[self._trader, decision], ~(self._at_target | trades.delisted[made])
         self._limits = OrderLimits.of(known, trading, settings)
-        self._filled = self._decided + self._fill_offset
+        self._begun = self._decided < 0
+        self._filled = np.where(self._begun, 0, self._decided + self._fill_offset)
         most = decisions_of_holding(known.panel_time, trading) * trading.purchases_per_bar
         self._share = np.full(len(self._trader), 1.0 / most)
         if settings.sizing == "coefficient" and trading.max_coefficient is not None:
@@ -211,7 +230,9 @@ class _AccountKeeper:
         self._shares, self._paid, self._received, self._spent, self._decision_equity = np.zeros((5, len(self._trader)))
         self._cash, self._interest = np.full(len(trades.asset), settings.capital), np.zeros(len(trades.asset))
         self._day = np.zeros(len(trades.asset), dtype=np.int64)
-        self._held = np.zeros((len(trades.asset), known.assets))
+        self._held = np.tile(start, (len(trades.asset), 1))
+        self._shares[self._begun] = start[self._asset[self._begun]]
+        self._paid[self._begun] = (self._shares * self._entry)[self._begun]
         self._keep()
 
     def _keep(self) -> None:
@@ -220,10 +241,12 @@ class _AccountKeeper:
         # The order within a day: purchases at the open, sales, decisions, purchases at the close, sales of these.
         bought = np.where(self._at_open, self._purchase, purchases + 2 + self._purchase)
         sold = np.where((self._exit_day == self._filled) & ~self._at_open, 2 * purchases + 2, purchases)
-        days = self._filled, self._exit_day, self._decided
+        never = len(self._dates)
+        bought_on, decided_on = (np.where(self._begun, never, day) for day in (self._filled, self._decided))
+        days = bought_on, self._exit_day, decided_on
         places = bought, sold, np.full_like(every, purchases + 1)
         time = np.concatenate([day * (2 * purchases + 3) + place for day, place in zip(days, places, strict=True)])
-        within = np.concatenate(days) < len(self._dates)
+        within = np.concatenate(days) < never
         trade, kind = np.tile(every, 3)[within], np.repeat(np.arange(3), len(every))[within]
         time, trader = time[within], self._trader[trade]
         order = np.lexsort((kind, time, trader))
@@ -257,7 +280,7 @@ class _AccountKeeper:
         wanted = self._share[trade] * self._decision_equity[trade]
         if settings.sizing == "fixed":
             wanted = np.where(self._share[trade] > 0.0, settings.fixed_amount, 0.0)
-        buys = (wanted > 0.0) & (cash > ROUNDING * settings.capital)
+        buys = (wanted > 0.0) & (cash > ROUNDING * self._capital)
         money = np.where(buys, np.minimum(wanted, cash), 0.0)
         if self._limits is None:
             shares = money / costs.paid(entry)
@@ -318,7 +341,7 @@ class _AccountKeeper:
         # What is decided on the last day is not filled.
         filled = self._filled.clip(max=days[-1])
         for day, value, cost in (
-            (filled, self._shares * self._entry, self._spent),
+            (filled, np.where(self._begun, 0.0, self._shares * self._entry), self._spent),
             (np.where(sold, self._exit_day, 0), self._shares * price, spent),
         ):
             np.add.at(traded, (self._trader, day), value)
@@ -331,7 +354,7 @@ class _AccountKeeper:
 
         return TradedAccounts(
             dates=self._dates,
-            capital=self._settings.capital,
+            capital=self._capital,
             equity=equity,
             exposure=share_of(worth, equity),
             traded=traded,

@@ -374,6 +374,7 @@ def print_metrics(console: Console, heading: str, accounts: Mapping[str, tuple["
     """
   eigen act mine --data prices.csv
   eigen act mine --data prices.csv --date 2024-03-28 --json
+  eigen act mine --set "account.start=AAPL 10, MSFT 2.5" --set account.capital=4200.50
 """
 )
 def act(

@@ -137,6 +137,12 @@ BAD_ASSIGNMENTS = {
     "trading.min_target=0.9": "swap them",
     "market.validation=10": "shorter than an episode",
     "preset=huge": "there is no preset 'huge'",
+    **{
+        f"account.start={text}": "write a symbol and a number of shares, as in AAPL 10"
+        for text in ("AAPL", "10", "AAPL ten", "AAPL nan", "AAPL 1_000", "AAPL 0", "AAPL 1e400", "AAPL 1,000")
+    },
+    "account.start=AAPL 1, AAPL 2": "account.start has 'AAPL' twice: give each symbol once",
+    "account.start=A B -2.5": "'A B' is sold short, which only task portfolio with portfolio.short allows",
 }
 
 
@@ -150,6 +156,13 @@ def test_a_bad_setting_is_refused_in_at_most_two_sentences(assignment: str, part
     assert message.isprintable()
     assert len(message) < 300
     assert len(re.findall(r"[.?](?:\s|$)", message)) <= 2
+
+
+def test_what_an_account_begins_with_may_be_sold_short_where_its_portfolio_may() -> None:
+    given = ["task=portfolio", "account.start=BRK B -2.5, AAPL 1e3"]
+    assert load_config(None, [*given, "portfolio.short=0.5"]).account.holdings == {"BRK B": -2.5, "AAPL": 1_000.0}
+    with pytest.raises(InputError, match="sold short"):
+        load_config(None, given)
 
 
 @pytest.mark.parametrize("setting", ["network.linear_scales=[1]", "learner.known_return_weight=1"])

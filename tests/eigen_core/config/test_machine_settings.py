@@ -40,6 +40,7 @@ def test_a_text_that_a_store_may_give_is_one_that_is_known_to_be_harmless() -> N
         "market.time_zone",
         "market.calendar",
         "trading.decide_every",
+        "account.start",
     }
 
 

@@ -70,12 +70,18 @@ def keep(kept: dict[str, Any], path: Path) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("start", [(), ("account.start=BB 1500, DD 20.5", "account.capital=30000")])
 @pytest.mark.parametrize("run", [RUN, "portfolio"])
-def test_day_after_day_the_orders_are_the_trades_of_one_backtest(store: Path, tmp_path: Path, run: str) -> None:
+def test_day_after_day_the_orders_are_the_trades_of_one_backtest(
+    store: Path, tmp_path: Path, run: str, start: tuple[str, ...]
+) -> None:
     first, days = 350, 30
-    found = [acted(store, tmp_path, date_of(day), run) for day in range(first, first + days)]
-    whole = backtest(str(store / "runs"), run, span=f"{date_of(first)}:{date_of(first + days)}", draws=20)
-    trades = whole.trades[whole.trades["decision"] < date_of(first + days)]
+    found = [acted(store, tmp_path, date_of(first), run, settings=start)]
+    found += [acted(store, tmp_path, date_of(day), run) for day in range(first + 1, first + days)]
+    span = f"{date_of(first)}:{date_of(first + days)}"
+    whole = backtest(str(store / "runs"), run, span=span, settings=start, draws=20)
+    # The first rows are what is held from the start.
+    trades = whole.trades[whole.trades["decision"] < date_of(first + days)][2 if start else 0 :]
     decided = [(one.next.date, order) for one in found for order in decisions_among(one.next.orders)]
     ordered = [(date, order.symbol) for date, order in decided]
     if run == RUN:
@@ -86,12 +92,51 @@ def test_day_after_day_the_orders_are_the_trades_of_one_backtest(store: Path, tm
         assert ordered == list(zip(trades["decision"].dt.strftime("%Y-%m-%d"), trades["symbol"], strict=True))
     assert len(ordered) > 5
     sales = [order for one in found for order in one.next.orders if order.side == "sell"]
+    assert {order.target is None for order in sales} == {run != RUN} | {bool(start or run != RUN)}
     # At a target, or at the last close with slippage; by default it costs 5 basis points of the value.
     assert [order.money for order in sales] == pytest.approx([0.9995 * order.size * order.price for order in sales])
     assert sales
     assert found[-1].reconciliation == Reconciliation(days - 1, (), (), ())
     equity = [one.next.equity for one in found]
     np.testing.assert_allclose(equity, whole.curve.equity[:days])
+
+
+@pytest.mark.parametrize("run", [RUN, "portfolio"])
+def test_an_account_begins_with_the_shares_that_its_user_holds(store: Path, tmp_path: Path, run: str) -> None:
+    start = ["account.start=BB 1500, DD 20.5", "account.capital=30000"]
+    path, close = tmp_path / "ledger.json", closes().iloc[360]
+    with pytest.raises(InputError, match=r"account.start: 'XX' cannot be traded here"):
+        acted(store, tmp_path, date_of(360), run, settings=["account.start=XX 1"])
+    assert not path.exists()
+    after = acted(store, tmp_path, date_of(360), run, settings=start).next
+    assert [(one.symbol, one.size, one.entry, one.decided) for one in after.positions] == [
+        ("BB", 1500.0, None, None),
+        ("DD", 20.5, None, None),
+    ]
+    assert (after.cash, after.equity) == pytest.approx((30_000.0, 30_000.0 + 1500.0 * close["BB"] + 20.5 * close["DD"]))
+    sold = {order.symbol: order for order in after.orders if order.side == "sell"}
+    if run == RUN:
+        # A position of the first day, which has no target, in a symbol that is not bought.
+        config = Run.open(str(store / "runs"), run).config
+        due = str(np.busday_offset(np.datetime64(date_of(360)), config.trading.holding_bars))
+        assert {(one.symbol, one.size, one.target, one.latest_exit) for one in sold.values()} == {
+            ("BB", 1500.0, None, due),
+            ("DD", 20.5, None, due),
+        }
+        assert sold["BB"].price == pytest.approx(close["BB"] * (1.0 - config.trading.slippage_bps / 1e4))
+    else:
+        # More than half of the equity is in one symbol.
+        assert 0.0 < sold["BB"].size < 1500.0
+    # The ledger keeps what the account began with.
+    content = path.read_bytes()
+    for other in (["account.start=BB 1501"], ["account.start="]):
+        with pytest.raises(InputError, match=r"began with other settings of the account"):
+            acted(store, tmp_path, date_of(361), run, settings=other)
+    assert path.read_bytes() == content
+    acted(store, tmp_path, date_of(361), run, settings=start)
+    found = acted(store, tmp_path, date_of(362), run)
+    assert found.reconciliation == Reconciliation(2, (), (), ())
+    assert {one.symbol for one in found.next.positions} >= {"BB"}
 
 
 def test_a_calendar_knows_the_next_session_and_the_days_of_sales(store: Path, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from eigen_core.judging.backtest import (
     decide_trades,
     decide_weights,
 )
-from eigen_core.judging.orders import NextOrders, decision_of, orders_of_days
+from eigen_core.judging.orders import NextOrders, decision_of, decisions_among, orders_of_days
 from eigen_core.judging.ridge import tuned_buying, tuned_holding
 from eigen_core.judging.verdicts import verdict_on
 from eigen_core.learning import learner_class
@@ -41,7 +41,7 @@ from eigen_core.trading.portfolio import target_weights
 from eigen_core.trading.prices import Prices, prices_of_span
 from eigen_core.trading.ridge import PENALTIES, fit_ridge
 from eigen_core.trading.synthetic import with_planted_edge
-from eigen_core.trading.trades import DecidedTrades, TradedAccounts, trade_accounts
+from eigen_core.trading.trades import DecidedTrades, TradedAccounts, trade_accounts, trade_day_by_day
 
 AGENTS = 3
 
@@ -271,6 +271,61 @@ def test_orders_of_trades_are_those_that_an_exchange_takes() -> None:
     found = MarketBacktest(limited, panel, CPU).next_orders(weights, 60)
     assert_exchange_takes(found, panel)
     assert max(order.size for order in found.orders) <= 9.0 < max(order.size for order in free.orders)
+
+
+@pytest.mark.parametrize("task", ["market", "portfolio"])
+def test_all_that_are_compared_begin_with_the_same_shares(task: str) -> None:
+    config = small_config(task=task, account={"capital": 1_000.0, "start": ["S1 30", "S0 12.5"]})
+    panel, span = random_panel(config), range(60, 130)
+    backtest = backtest_class(config)(config, panel, CPU)
+    weights = torch.randn(2, backtest.parameters, generator=torch.Generator().manual_seed(1)) / 10.0
+    found = backtest.play(weights, span, "agents", draws=30)
+    closes = Prices.of_panel(panel, CPU).last_close[span.start : span.stop].numpy()
+    worth = 12.5 * closes[:, 0] + 30.0 * closes[:, 1]
+    curves = {"agents": found.curve, **found.baselines}
+    for name, curve in curves.items():
+        assert (curve.capital, curve.equity[0]) == pytest.approx((1_000.0 + worth[0],) * 2), name
+    # Without an order they stay, and other rules sell them.
+    np.testing.assert_allclose(curves["cash"].equity, 1_000.0 + worth)
+    gained = found.trades["gain"].sum() + found.interest
+    assert found.curve.equity[-1] == pytest.approx(found.curve.capital + gained)
+    assert len(found.matched.total_returns) == 30
+    assert np.abs(found.matched.total_returns).max() < 0.5
+
+
+def test_an_agent_sees_what_it_begins_with_as_a_position_and_random_traders_hold_it_too() -> None:
+    config = small_config(account={"start": ["S1 30"]})
+    trading, panel, days = config.trading, random_panel(config), range(60, 60 + 3 * config.trading.holding_bars)
+    known = prices_of_span(replace(Prices.of_panel(panel, CPU), held={"S1": 1}), days, trading.holding_bars)
+    seen = []
+
+    def decide(_: int, portfolios: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        seen.append(portfolios[0].tolist())
+        return torch.full((1, panel.assets), 3.0), torch.full((1, panel.assets), 0.5)
+
+    trades = trade_day_by_day(known, trading, len(days), 1, decide)
+    until = int(known.fills(trading).exit_offset[0, 1])
+    closes = known.last_close[:, 1].tolist()
+    for day in range(until):
+        age, gain = day / trading.holding_bars, closes[day] / closes[0] - 1.0
+        assert seen[day][1] == pytest.approx([1.0, min(age, 1.0), gain, 1.0], abs=1e-3)
+    assert seen[0][0] == [0.0] * 4
+    drawn = next(matched_traders(trades, known, trading, 50, 1, "agent"))
+    for made in (trades, drawn):
+        assert made.day[made.asset[..., 0] == 1].min() >= until
+
+
+def test_a_sale_that_waits_for_a_price_is_no_decision_of_the_day() -> None:
+    config = small_config(account={"start": ["S1 30"]})
+    panel = random_panel(config)
+    prices = {name: getattr(panel, name).copy() for name in ("open", "high", "low", "close")}
+    for values in prices.values():
+        values[111:, 1] = np.nan
+    backtest = MarketBacktest(config, replace(panel, **prices), CPU)
+    found = backtest.next_orders(torch.zeros(backtest.parameters), 110)
+    [order] = [order for order in found.orders if order.symbol == "S1"]
+    assert (order.side, order.target, order.latest_exit) == ("sell", None, found.date)
+    assert order not in decisions_among(found.orders)
 
 
 @pytest.mark.parametrize("observe", [True, False])

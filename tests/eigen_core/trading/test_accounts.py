@@ -1,7 +1,7 @@
 """Accounts of trades and of weights, and the growth of weights, beside accounts kept in money day by day."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 import torch
 from trading_cases import (
     CPU,
+    Position,
     SlowEpisode,
     SlowRules,
     decided_trades,
@@ -21,6 +22,7 @@ from trading_cases import (
     with_volumes,
 )
 
+from eigen_core.common.errors import InputError
 from eigen_core.config import AccountConfig, Config, TradingConfig
 from eigen_core.judging.backtest import PortfolioBacktest
 from eigen_core.market import Panel
@@ -138,6 +140,10 @@ ORDER_RULES = {"minimum_fee": 20.0, "lot_size": 5.0, "minimum_size": 6.0, "minim
 """Bounds of random rules."""
 
 
+def columns_of(settings: AccountConfig, panel: Panel) -> dict[str, int]:
+    return {symbol: panel.symbols.index(symbol) for symbol in settings.holdings}
+
+
 def slow_costs(
     rules: SlowRules, day: int, change: dict[int, float], fills: list[float], ended: list[int]
 ) -> dict[int, float]:
@@ -201,7 +207,7 @@ def slow_equity(
     rules, offset = SlowEpisode(panel, trading, 0), 0 if trading.fill == "same_close" else 1
     exchange = SlowRules(panel, trading, settings)
     assets, loss = range(panel.assets), trading.delisting_loss or 0.0
-    cash, shares = settings.capital, [0.0] * panel.assets
+    cash, shares = settings.capital, [settings.holdings.get(symbol, 0.0) for symbol in panel.symbols[: panel.assets]]
     equity: list[float] = []
     traded, costs = [0.0] * len(weights), [0.0] * len(weights)
 
@@ -283,9 +289,15 @@ def test_weights_are_held_as_an_obvious_account_holds_them(shares: Any, fill: An
     weights[random.random(40) < 0.4] = np.nan
     weights[random.random((40, 5)) < 0.05] = np.nan
     trading = TradingConfig(fill=fill, cost_bps=20.0, slippage_bps=10.0, delisting_bars=8)
-    settings = AccountConfig(capital=3_000.0 if seed < 4 else 30_000.0, shares=shares, interest=0.04, **volumes)
+    start = (("S1 12.5", "S3 40", "S0 1e-3"), ("S2 30", "S4 -3"), ())[seed % 3]
+    settings = AccountConfig(
+        capital=3_000.0 if seed < 4 else 30_000.0, start=start, shares=shares, interest=0.04, **volumes
+    )
+    prices = replace(prices_of(panel), held=columns_of(settings, panel))
     short = (1.5 if shares == "fractional" else 1.4) * weights - 0.4 * random.dirichlet(np.ones(5), 40)
-    accounts = weights_accounts(np.stack([weights, short]), prices_of(panel), DATES, trading, settings)
+    accounts = weights_accounts(np.stack([weights, short]), prices, DATES, trading, settings)
+    worth = sum(number * closes[0, prices.held[symbol]] for symbol, number in settings.holdings.items())
+    assert accounts.capital == pytest.approx(settings.capital + worth)
     for trader, of_trader in enumerate((weights, short)):
         curve = accounts.curve(trader)
         equity, traded, costs = slow_equity(of_trader.tolist(), panel, trading, settings)
@@ -294,7 +306,7 @@ def test_weights_are_held_as_an_obvious_account_holds_them(shares: Any, fill: An
         np.testing.assert_allclose(curve.costs, costs, atol=1e-6)
         assert trader or curve.exposure.max() <= 1.0 + 1e-9
         table = accounts.table(trader, SYMBOLS)
-        assert table["gain"].sum() + accounts.interest[trader] == pytest.approx(equity[-1] - settings.capital)
+        assert table["gain"].sum() + accounts.interest[trader] == pytest.approx(equity[-1] - accounts.capital)
         assert table["costs"].sum() == pytest.approx(sum(costs))
         np.testing.assert_allclose(
             table["paid"] - table["received"], table["shares"] * table["price"] + table["costs"], rtol=1e-9, atol=1e-6
@@ -302,7 +314,8 @@ def test_weights_are_held_as_an_obvious_account_holds_them(shares: Any, fill: An
         by_asset = gain_by_asset(table)
         assert by_asset["gain"].sum() == pytest.approx(table["gain"].sum())
         assert by_asset["won"].isna().all()
-    assert accounts.shares[0].min() >= 0.0 > accounts.shares[1].min()
+    assert accounts.shares[0].min() >= min(0.0, *settings.holdings.values(), 0.0) >= -3.0
+    assert accounts.shares[1].min() < 0.0
     invested = accounts.held_weights().sum(axis=1)
     np.testing.assert_allclose(invested, accounts.combined_curve().exposure, atol=1e-12)
 
@@ -330,6 +343,22 @@ def test_cash_earns_its_interest_by_calendar_time(every: int) -> None:
     assert curve.equity[-1] == pytest.approx(100.0 * 1.05**4, rel=3e-4)
     trades = trade_accounts(DecidedTrades.none(1, len(dates)), known, dates, TradingConfig(), settings)
     np.testing.assert_allclose(trades.curve(0).equity, curve.equity)
+
+
+def test_what_an_account_begins_with_needs_a_price_and_equity_that_is_left() -> None:
+    closes = np.array([[10.0, np.nan], [10.0, 5.0]])
+    settings = AccountConfig(capital=100.0, start=("S1 3",))
+    prices = prices_of(panel_of(closes, closes, closes))
+    known = replace(prices, held={"S1": 1})
+    with pytest.raises(
+        InputError, match=r"account.start: S1 has no price at .*, where an account begins: leave it out"
+    ):
+        prices_of_span(known, range(2), 0)
+    assert prices_of_span(known, range(1, 2), 0).held == {"S1": 1}
+    short = settings.model_copy(update={"start": ("S0 -10",)})
+    known, nothing = replace(prices, held={"S0": 0}), np.full((1, 2, 2), np.nan)
+    with pytest.raises(InputError, match=r"raise account.capital"):
+        weights_accounts(nothing, known, DATES[:2], TradingConfig(), short)
 
 
 def test_an_account_that_loses_all_ends_there() -> None:
@@ -364,6 +393,10 @@ class SlowAccount:
     costs: list[float] = field(default_factory=list)
     exposure: list[float] = field(default_factory=list)
     gains: dict[Decision, float] = field(default_factory=dict)
+    begun_first: list[int] = field(default_factory=list)
+    capital: float = 0.0
+    days: int = 0
+    begun: dict[int, float] = field(default_factory=dict)
 
     @cached_property
     def rules(self) -> SlowRules:
@@ -394,7 +427,7 @@ class SlowAccount:
             return
         rules, asset, entry = self.rules, self.of("asset", decided), self.of("entry", decided)
         day, money = self.first + decided[0], min(self.size(decided), self.cash)
-        if money <= 0 or self.cash <= ROUNDING * self.settings.capital:
+        if money <= 0 or self.cash <= ROUNDING * self.capital:
             return
         shares = rules.bought(day, asset, money, entry)
         if shares <= 0:
@@ -418,11 +451,39 @@ class SlowAccount:
             slippage = 0.0 if at_target else rates_of(self.panel, self.trading, asset)[1]
             self.costs[-1] += value / (1 - slippage) - received
 
+    def begin(self, closes: Any) -> dict[int, dict[str, Any]]:
+        """Hold the shares of `account.start` as positions of the first day without a target; return their sales."""
+        episode = SlowEpisode(self.panel, self.trading, self.first, rewards=[0.0])
+        for symbol, shares in self.settings.holdings.items():
+            asset = self.panel.symbols.index(symbol)
+            episode.held[asset] = Position(self.first, self.first, False, closes[asset], math.inf, 0.0)
+            self.gains[-1, len(self.begun)] = -shares * closes[asset]
+            self.begun[asset] = shares
+        self.begun_first = list(self.begun)
+        for day in range(self.first + 1, self.first + self.days):
+            episode.close_positions(day)
+        return {sale["asset"]: sale for sale in episode.trades}
+
+    def sell_begun(self, day: int, sales: dict[int, dict[str, Any]]) -> None:
+        for asset in [asset for asset in self.begun if asset in sales and sales[asset]["exit_day"] == self.first + day]:
+            price, shares = sales[asset]["exit"], self.begun.pop(asset)
+            value = shares * price
+            received = self.rules.received(self.first + day - 1, asset, shares, price)
+            if sales[asset]["reason"] == "delisted":
+                received = value - self.rules.fee(asset, value)
+            self.cash += received
+            self.gains[-1, self.begun_first.index(asset)] += received
+            self.traded[-1] += value
+            self.costs[-1] += value / (1 - rates_of(self.panel, self.trading, asset)[1]) - received
+
     def worth(self, closes: Any) -> float:
-        return float(sum(shares * closes[self.of("asset", decided)] for decided, shares in self.held.items()))
+        begun = sum(shares * closes[asset] for asset, shares in self.begun.items())
+        return float(begun + sum(shares * closes[self.of("asset", decided)] for decided, shares in self.held.items()))
 
     def keep(self, last_close: Any, dates: Any) -> None:
-        self.cash = self.settings.capital
+        self.cash, self.days = self.settings.capital, len(last_close)
+        sales = self.begin(last_close[0])
+        self.capital = self.cash + self.worth(last_close[0])
         offset = fill_offset(self.trading)
         for day, closes in enumerate(last_close.tolist()):
             self.traded.append(0.0)
@@ -431,6 +492,7 @@ class SlowAccount:
             self.cash *= (1 + self.settings.interest) ** (elapsed / 365.25)
             self.buy_all(day - offset, at_open=True)
             self.sell(day)
+            self.sell_begun(day, sales)
             self.decision_equity.append(self.cash + self.worth(closes))
             self.buy_all(day - offset, at_open=False)
             self.sell(day)
@@ -438,6 +500,8 @@ class SlowAccount:
             self.exposure.append(self.worth(closes) / self.equity[-1])
         for decided, shares in self.held.items():
             self.gains[decided] += shares * last_close[-1][self.of("asset", decided)]
+        for asset, shares in self.begun.items():
+            self.gains[-1, self.begun_first.index(asset)] += shares * last_close[-1][asset]
 
 
 TRADERS = 2
@@ -479,7 +543,7 @@ MARKET = random_panel(7, days=400, assets=6)
 
 @pytest.mark.parametrize("spans", [30, pytest.param(300, marks=pytest.mark.thorough)])
 def test_accounts_equal_an_obvious_one_that_is_kept_day_by_day(spans: int) -> None:
-    kept = 0
+    kept, reasons = 0, set()
     for seed in range(spans):
         panel = MARKET if seed % 3 else with_instruments(MARKET, seed, **ORDER_RULES)
         trading, settings, days = random_case(seed)
@@ -488,6 +552,11 @@ def test_accounts_equal_an_obvious_one_that_is_kept_day_by_day(spans: int) -> No
         prices = prices_of(panel)
         first = int(np.random.default_rng(seed).integers(0, 400 - days - trading.holding_bars))
         span = range(first, first + days)
+        priced, random = np.flatnonzero(panel.close[first] > 0.0), np.random.default_rng([seed, 1])
+        start = random.permutation(priced)[: random.integers(4)].tolist()
+        texts = [f"{panel.symbols[one]} {random.uniform(1.0, 900.0)}" for one in start]
+        settings = AccountConfig.model_validate({**settings.model_dump(), "start": texts})
+        prices = replace(prices, held=columns_of(settings, panel))
         known, dates = prices_of_span(prices, span, trading.holding_bars), panel.dates[first : first + days]
         actions = np.random.default_rng(seed).uniform(0.0, [[[[3.0]]], [[[0.2]]]], (2, TRADERS, days, 6))
         trades = decided_trades(known, trading, *actions)
@@ -495,6 +564,7 @@ def test_accounts_equal_an_obvious_one_that_is_kept_day_by_day(spans: int) -> No
         for trader in range(TRADERS):
             slow = SlowAccount(panel, trades, trader, trading, settings, first)
             slow.keep(known.last_close[:days].numpy(), dates)
+            assert accounts.capital == pytest.approx(slow.capital, rel=1e-12)
             curve = accounts.curve(trader)
             for name in ("equity", "traded", "costs"):
                 expected = np.array(getattr(slow, name))
@@ -502,9 +572,10 @@ def test_accounts_equal_an_obvious_one_that_is_kept_day_by_day(spans: int) -> No
             np.testing.assert_allclose(curve.exposure, slow.exposure, atol=1e-9)
             table = accounts.table(trader, panel.symbols)
             kept += len(table)
+            reasons |= {*table["reason"][: len(start)]}
             np.testing.assert_allclose(table["gain"], [slow.gains[day] for day in sorted(slow.gains)], atol=1e-5)
             gained = table["gain"].sum() + accounts.interest[trader]
-            assert curve.equity[-1] == pytest.approx(settings.capital + gained, rel=1e-9)
+            assert curve.equity[-1] == pytest.approx(slow.capital + gained, rel=1e-9)
             assert curve.costs.sum() == pytest.approx(table["costs"].sum(), rel=1e-9)
         # Neither the order of decisions nor the traders beside one change a bit.
         order = np.random.default_rng(seed).permutation(trades.day.shape[1])
@@ -514,7 +585,12 @@ def test_accounts_equal_an_obvious_one_that_is_kept_day_by_day(spans: int) -> No
         for name in ("equity", "exposure", "traded", "costs", "interest"):
             np.testing.assert_array_equal(getattr(alone, name), getattr(accounts, name)[1:])
         np.testing.assert_array_equal(last_equity(trades, *rules), accounts.equity[:, -1])
+        # What is held is not bought again before its sale.
+        sold = accounts.trades.exit_day[:, : len(start), :1].copy()
+        for place, column in enumerate(start):
+            assert not ((trades.asset == column) & (trades.day[..., None] < sold[:, place, None])).any()
     assert kept > 20 * spans
+    assert reasons >= {"time", "held"}
 
 
 def test_several_positions_in_an_asset_are_held_beside_each_other() -> None:
