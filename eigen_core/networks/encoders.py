@@ -123,10 +123,11 @@ class LinearInputs:
 
     First come averages over the first of `network.linear_scales`. Further groups: with `network.linear_degree` 2
     products of each two of these, squares included, of at most `MOST_MULTIPLIED` features; averages over the other
-    scales. In a long market they are computed when they are read: the products, and slices of days unless all are kept.
+    scales. In a long market the products are computed when they are read.
 
     Args:
-        kept: int64, increasing, the only days that are kept, from which a tensor chooses by their number; None: all.
+        kept: int64, increasing, the only days that are read, counted from 0; None: all. If it is empty, slices of all
+            days are read, and in a long market computed then.
 
     Attributes:
         shape: numbers of days, symbols and inputs.
@@ -141,7 +142,8 @@ class LinearInputs:
         edges = self._size, self._size + products, self.shape[2]
         self.groups = [slice(*pair) for pair in pairwise(edges) if pair[0] < pair[1]]
         few = math.prod(self.shape) <= _MOST_KEPT
-        self._features, self._scales, self._rows = features, network.linear_scales, kept if few else None
+        self._scales, self._rows = network.linear_scales, kept if few else None
+        self._features = None if few or kept is None or len(kept) else features
         self._bank, self._sizes = filter_bank(features, trained, self._scales, None if few else kept)
         if few:
             self._bank, self._multiplied = self[:], range(0)
@@ -149,7 +151,7 @@ class LinearInputs:
     def __getitem__(self, days: slice | Tensor) -> Tensor:
         if isinstance(days, Tensor):
             bank = self._bank.index_select(0, days if self._rows is None else self._rows.take(days))
-        elif len(self._bank) == self.shape[0]:
+        elif self._features is None:
             bank = self._bank[days]
         else:
             first, stop, _ = days.indices(self.shape[0])
