@@ -303,8 +303,10 @@ def _trades_at_close(
         "delisted": fills.sale_delisted.cpu().numpy()[due, column],
         "at_open": opened[decided + fill_offset(trading), column],
     }
-    every = np.broadcast_to(day, shape[:-1]).reshape(-1, shape[-2])
-    return DecidedTrades(day=every, **{name: values.reshape(-1, *shape[-2:]) for name, values in columns.items()})
+    # Of agents that decide nothing too, whose arrays have no values to count rows by.
+    rows = shape[0] * shape[1]
+    every = np.broadcast_to(day, shape[:-1]).reshape(rows, shape[-2])
+    return DecidedTrades(day=every, **{name: values.reshape(rows, *shape[-2:]) for name, values in columns.items()})
 
 
 def permuted_weights(weights: Values, tradable: NDArray[np.bool_], draws: int, seed: int, key: str) -> Iterator[Values]:

@@ -288,6 +288,9 @@ def test_a_steady_market_gives_every_time_as_much() -> None:
     # The end of the days cuts each of the trades off at some of the other times.
     assert len(whole) == len(found) - 4 * HOLDING
     assert (found <= own + 1e-9).all()
+    # Nor is anything earned at another time by agents that decide nothing.
+    idle = play_shifted(trades_on([], known), known, dates, COSTLESS, MOST).total_returns
+    assert idle.tolist() == [0.0] * len(found)
 
 
 def test_the_wait_of_a_sale_is_not_shifted_with_its_trade() -> None:
