@@ -5,13 +5,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from operator_modes import OperatorMode, leaves_of
 
 
-class LiveTensors(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has no annotation here
+class LiveTensors(OperatorMode):  # type: ignore[no-untyped-call] # torch has no annotation here
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call] # torch has no annotation here
+        super().__init__()
         self._live = self._peak = 0
         self._known: set[int] = set()
 
@@ -47,5 +46,5 @@ class LiveTensors(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch h
 
 def _storages(values: Any) -> list[torch.UntypedStorage]:
     # Tensors of the stand-in for a GPU have their memory in what they hold.
-    tensors = (getattr(leaf, "held", leaf) for leaf in tree_leaves(values))
+    tensors = (getattr(leaf, "held", leaf) for leaf in leaves_of(values))
     return [tensor.untyped_storage() for tensor in tensors if isinstance(tensor, torch.Tensor)]

@@ -13,10 +13,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from operator_modes import OperatorMode, leaves_of
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 GPU = torch.device("cuda", 0)
 MEMORY = 80_000_000_000
@@ -41,6 +40,15 @@ _WAITING = (
 _BY_INDEX = ("aten.index.", "aten.index_put", "aten._index_put")
 
 Operator = Callable[..., Any]
+
+
+def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        parts = [_mapped(function, part) for part in value]
+        return parts if isinstance(value, list) else tuple(parts)
+    if isinstance(value, dict):
+        return {name: _mapped(function, part) for name, part in value.items()}
+    return function(value)
 
 
 class GpuTensor(torch.Tensor):
@@ -78,11 +86,11 @@ class GpuTensor(torch.Tensor):
         return _computed(func, args, kwargs or {})
 
 
-class StandInGpu(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has no annotation here
+class StandInGpu(OperatorMode):  # type: ignore[no-untyped-call] # torch has no annotation here
     """While it is entered, tensors can be made on `cuda`; `watch` is called with each operator on the GPU."""
 
     def __init__(self, watch: Callable[[Operator, tuple[Any, ...], dict[str, Any], Any], None] | None = None) -> None:
-        super().__init__()  # type: ignore[no-untyped-call] # torch has no annotation here
+        super().__init__()
         # As the fake mode it keeps torch from looking for a GPU.
         self._mode_key = torch._C._TorchDispatchModeKey.FAKE
         self._watch = watch
@@ -91,7 +99,7 @@ class StandInGpu(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch ha
         self, func: Operator, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = _computed(func, args, kwargs or {})
-        if self._watch is not None and any(isinstance(leaf, GpuTensor) for leaf in tree_leaves((args, kwargs, result))):
+        if self._watch is not None and any(isinstance(leaf, GpuTensor) for leaf in leaves_of((args, kwargs, result))):
             self._watch(func, args, kwargs or {}, result)
         return result
 
@@ -133,7 +141,7 @@ def _index(index: Any) -> Any:
 
 
 def _computed(func: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    tensors = [leaf for leaf in leaves_of((args, kwargs)) if isinstance(leaf, Tensor)]
     ours = {id(tensor.held): tensor for tensor in tensors if isinstance(tensor, GpuTensor)}
     others = [tensor for tensor in tensors if not isinstance(tensor, GpuTensor)]
     assert all(tensor.device.type == "cpu" for tensor in others), f"{func} has a tensor without values"
@@ -141,11 +149,11 @@ def _computed(func: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     mixed = values if str(func).startswith(_OF_TWO_DEVICES) else others
     if ours and any(tensor.dim() for tensor in mixed if not isinstance(tensor, GpuTensor)):
         raise RuntimeError(f"Expected all tensors to be on the same device: {func} has tensors of cuda:0 and cpu.")
-    wanted = next((leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.device)), None)
+    wanted = next((leaf for leaf in leaves_of((args, kwargs)) if isinstance(leaf, torch.device)), None)
     # Autograd makes its zeros where it believes the tensors to be.
     on_gpu = bool(ours) if wanted is None else wanted.type in ("cuda", "meta")
     kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}
-    held_args, held_kwargs = tree_map(_held, (args, kwargs))
+    held_args, held_kwargs = _mapped(_held, (args, kwargs))
     result = func(*held_args, **held_kwargs)
     written = {id(tensor) for tensor in others}
 
@@ -159,7 +167,7 @@ def _computed(func: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
             return ours[id(value)] if on_gpu else value.clone()
         return GpuTensor(value) if on_gpu else value
 
-    returned = tree_map(given, result)
+    returned = _mapped(given, result)
     if StandInGraph.capturing is not None and (ours or on_gpu):
         _require_captured(func, args, others, returned)
         StandInGraph.capturing.operators.append((func, held_args, held_kwargs, result))
@@ -168,7 +176,7 @@ def _computed(func: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 def waits(func: Operator, args: tuple[Any, ...], result: Any) -> bool:
     """Return whether the host waits until a GPU has computed an operator: it reads back, or copies strides there."""
-    name, returned = str(func), [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+    name, returned = str(func), [leaf for leaf in leaves_of(result) if isinstance(leaf, Tensor)]
     to_host = bool(returned) and not any(isinstance(tensor, GpuTensor) for tensor in returned)
     by_mask = name.startswith(_BY_INDEX) and any(part is not None and part.dtype == torch.bool for part in args[1])
     # In torch's deterministic mode; a number is no tensor there.
@@ -207,10 +215,10 @@ class StandInGraph:
         # While it was captured, where a GPU only writes down, it was computed for the first time.
         self.replays += 1
         for func, args, kwargs, result in self.operators if self.replays > 1 else ():
-            leaves: list[Any] = tree_leaves((args, kwargs))
+            leaves: list[Any] = leaves_of((args, kwargs))
             read = {leaf.untyped_storage().data_ptr() for leaf in leaves if isinstance(leaf, Tensor)}
             again = func(*args, **kwargs)
-            for before, now in zip(tree_leaves(result), tree_leaves(again), strict=True):
+            for before, now in zip(leaves_of(result), leaves_of(again), strict=True):
                 # What is a view or was written in place has its values already.
                 if isinstance(before, Tensor) and before.untyped_storage().data_ptr() not in read:
                     before.copy_(now)
@@ -271,5 +279,5 @@ def stand_in_gpu(
         finally:
             torch._C._set_only_lift_cpu_tensors(lifted)
             # What a training on a GPU sets for its whole process.
-            torch.use_deterministic_algorithms(deterministic)
+            torch._C._set_deterministic_algorithms(deterministic)
             torch._C._set_deterministic_fill_uninitialized_memory(filled)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from operator_modes import OperatorMode
 
 from eigen_core.machine.reproducibility import is_batch_invariant
 
@@ -165,11 +165,11 @@ def test_these_tests_compute_as_a_training_does() -> None:
     assert is_batch_invariant(torch.device("cpu"))
 
 
-class _SumsLikeAGpu(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has no annotation here
+class _SumsLikeAGpu(OperatorMode):  # type: ignore[no-untyped-call] # torch has no annotation here
     """A sum over a dimension adds its halves by themselves where it has few results, as blocks of a GPU may."""
 
     def __init__(self, dim: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call] # torch has no annotation here
+        super().__init__()
         self._dim = dim
 
     def __torch_dispatch__(
