@@ -80,6 +80,9 @@ ADDED: dict[str, dict[str, Any]] = {
     "added task and learner": POINTER | JITTER,
 }
 
+PLOTTED = {*LEARNERS, *METHODS, "portfolio, direct", "gym, discrete", "added task", "added learner"}
+"""One of each set of curves, of each origin of agents, and of each kind of task."""
+
 
 def marked(kinds: Sequence[str]) -> pytest.MarkDecorator:
     slower = {f"{group}, {learner}" for group in ("portfolio", "linear part") for learner in ("td3", "sac", "direct")}
@@ -121,16 +124,17 @@ def test_a_resumed_run_goes_on_with_the_same_bits(kind: str, tmp_path: Path) -> 
     assert content_of(advance(resumed, 2)) == content_of(advance(state, 2))
     held_out = known(hold_out(state))
     assert hold_out(resumed) == held_out
-    assert len(write_plots(state.history, state.telemetry, tmp_path / "plots", state.learner.curves)) == 4
+    if kind in PLOTTED:
+        assert len(write_plots(state.history, state.telemetry, tmp_path / "plots", state.learner.curves)) == 4
 
 
 @every_kind
 @pytest.mark.cpu
 def test_groups_change_no_bit(kind: str) -> None:
-    # The last of four is a group of its own.
-    populations = [{"size": 4, "group_size": size} for size in (0, 1, 3)]
+    # All at once; the last of four is a group of its own.
+    populations = [{"size": 4, "group_size": size} for size in (0, 3)]
     contents = [content_of(advance(begun(config_with(kind, population=one)), 3)) for one in populations]
-    assert contents[0] == contents[1] == contents[2]
+    assert contents[0] == contents[1]
 
 
 @every_added
