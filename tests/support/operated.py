@@ -80,6 +80,9 @@ class Operated:
         }
         if api is None:
             begin_with_copy(folder / "prefect" / "prefect.db", kept_file())
+        # A client for each question would read all certificates anew, in the time that the trainings need. Connections
+        # are not kept: servers are killed.
+        self._client = httpx.Client(timeout=30.0, limits=httpx.Limits(max_keepalive_connections=0))
 
     def eigen(self, *arguments: str, seconds: float = _COMMAND_SECONDS) -> subprocess.CompletedProcess[str]:
         ended = self.try_eigen(*arguments, seconds=seconds)
@@ -177,7 +180,7 @@ class Operated:
         end = time.monotonic() + _BUSY_SECONDS
         while True:
             with suppress(httpx.ReadTimeout) if time.monotonic() < end else nullcontext():
-                answer = httpx.request(method, f"{self.api}/{path}", json=document, timeout=30.0)
+                answer = self._client.request(method, f"{self.api}/{path}", json=document)
                 if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE or time.monotonic() > end:
                     answer.raise_for_status()
                     return answer
@@ -191,7 +194,7 @@ class Operated:
         finally:
             self._request("PATCH", path, {name: not value})
 
-    def wait(self, seconds: float, look: Callable[[], T | None], what: str, every: float = 0.1) -> T:
+    def wait(self, seconds: float, look: Callable[[], T | None], what: str, every: float = 0.3) -> T:
         end = time.monotonic() + seconds
         while not (found := look()):
             assert time.monotonic() < end, f"not within {seconds:.0f} s: {what}\n{self.tails()}"
@@ -283,6 +286,7 @@ class Operated:
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGKILL)
         psutil.wait_procs(everything, timeout=10)
+        self._client.close()
 
 
 def outcome(status: RunStatus) -> list[tuple[int, str, str]]:

@@ -1,14 +1,16 @@
 """Runs whose agents are computed by worker processes of this machine, and Dask's own processes."""
 
 import os
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from distributed.comm.addressing import get_address_host_port
 from flow_cases import free_port
 from science_cases import small_config
 from training_cases import advance, begun, content_for
@@ -141,9 +143,20 @@ def free_address() -> str:
     return f"tcp://127.0.0.1:{free_port()}"
 
 
+def wait_until_it_listens(address: str) -> None:
+    """Wait for a scheduler that begins, which on a busy machine takes longer than a run waits for one."""
+    end = time.monotonic() + WAIT_SECONDS
+    while time.monotonic() < end:
+        with suppress(OSError):
+            return socket.create_connection(get_address_host_port(address), 1.0).close()
+        time.sleep(0.1)
+    raise AssertionError(f"nothing listens at {address}")
+
+
 def wait_until(holds: Callable[[], bool], process: subprocess.Popen[Any]) -> None:
     end = time.monotonic() + WAIT_SECONDS
     while not holds():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < end
-        time.sleep(0.02)
+        # Most ask a store, which takes time from the trainings.
+        time.sleep(0.1)

@@ -20,7 +20,7 @@ from distributed import Client, Security
 from flow_cases import free_port
 from science_cases import small_config
 from training_cases import advance, content_of
-from worker_cases import alone, dask, dask_worker, free_address, led_by, wait_for
+from worker_cases import alone, dask, dask_worker, free_address, led_by, wait_for, wait_until_it_listens
 
 import eigen_core.workers
 from eigen_core.common.errors import InputError, SchedulerLostError, WorkerLostError
@@ -139,7 +139,7 @@ def scheduled(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[T
     """A run at a scheduler whose worker has computed a generation, and which gives up a connection soon."""
     config, address = small_config(), free_address()
     with dask(folder, "scheduler", "--host", address) as scheduler, dask_worker(folder / "worker", address):
-        connected(address).close()  # type: ignore[no-untyped-call] # distributed has no annotation here
+        wait_until_it_listens(address)
         monkeypatch.setattr("eigen_core.workers.connection._CONNECTING_SECONDS", 5.0)
         with led_by(config, address) as (state, _):
             yield advance(state, 1), address, scheduler
@@ -207,7 +207,7 @@ def test_workers_that_cannot_be_reached_are_named(
     monkeypatch.setattr("eigen_core.workers.executor._FIRST_WORKER_SECONDS", 0.0)
     config, address = small_config(), free_address()
     with dask(tmp_path, "scheduler", "--host", address), unreachable(tmp_path / "unreachable", address):
-        connected(address).close()  # type: ignore[no-untyped-call] # distributed has no annotation here
+        wait_until_it_listens(address)
         monkeypatch.setattr("eigen_core.workers.connection._CONNECTING_SECONDS", 5.0)
         with led_by(config, address) as (state, executor):
             wait_for(executor, 1)
