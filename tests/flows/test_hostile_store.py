@@ -461,9 +461,8 @@ def test_a_module_is_imported_by_a_resume_only_if_it_is_named_again(hostile: Hos
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_training_goes_on_with_this_machines_settings_alone(hostile: Hostile, trained: Any, workers: int) -> None:
-    plant(hostile, trained, merge(all_at_once(hostile), {"workers": workers}), generations=2)
+def test_a_training_goes_on_with_this_machines_settings_alone(hostile: Hostile, trained: Any) -> None:
+    plant(hostile, trained, merge(all_at_once(hostile), {"workers": 1}), generations=2)
     environment = eigen_environment(hostile.store.parent / "prefect", PYTHONPATH=str(hostile.modules))
     ended = run_eigen(("resume", "run"), environment=environment, folder=hostile.store.parent, timeout=500, code=0)
     assert "EIGEN_SCHEDULER" in ended.stdout + ended.stderr

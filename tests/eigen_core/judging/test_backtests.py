@@ -18,7 +18,7 @@ from eigen_core.checkpoint.store import EVALUATION_LOG
 from eigen_core.checkpoint.store_location import open_store
 from eigen_core.common.errors import InputError
 from eigen_core.judging import verdicts
-from eigen_core.judging.run_backtests import Backtest, backtest
+from eigen_core.judging.run_backtests import Backtest, backtest, play
 from eigen_core.reporting.report import facts_of
 from eigen_core.runs.handle import Run
 from flows.cli.judging import backtest_document, print_backtest
@@ -106,7 +106,7 @@ def test_each_look_at_a_holdout_counts_and_an_error_leaves_none(
 def test_elites_share_the_capital_and_an_ensemble_has_one_account(stores: dict[str, str], task: str) -> None:
     elites, ensemble = played(stores[task], agent="elites"), played(stores[task], agent="ensemble")
     assert elites.agents == ensemble.agents == 2
-    alone = [played(stores[task], agent=str(agent)).curve.equity for agent in range(2)]
+    alone = [play(stores[task], RUN, span=None, agent=str(agent), draws=1)[0].curve.equity for agent in range(2)]
     np.testing.assert_allclose(elites.curve.equity, np.mean(alone, axis=0))
     assert set(ensemble.trades["agent"]) <= {0}
     assert played(stores[task], agent="population").agents == 4

@@ -2,7 +2,7 @@
 
 import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -13,17 +13,22 @@ from trained_run_cases import trained_as
 
 from eigen_core.common.errors import End, Stopped
 from eigen_core.config import Config
-from eigen_core.judging.run_backtests import backtest
+from eigen_core.judging.run_backtests import play
 from eigen_core.market import build_panel
 from eigen_core.runs.handle import Run
 from eigen_core.trading.equity import daily_rates
 from flows.cli.run_jobs import IsStopped, JobResult, RunJob
 
 VARIED = ["--vary", "learner.actor_learning_rate=0.001,0.01"]
-SETTINGS = [*small_settings(market={"data": "p.csv", "layout": "wide", "holdout": 40}), "--set", "generations=1"]
+SETTINGS = [
+    *small_settings(market={"data": "p.csv", "layout": "wide", "validation": 40, "holdout": 40}),
+    "--set",
+    "generations=1",
+]
 SETTINGS += ["--set", "account.risk_free=0.02", "--set", "account.periods_per_year=252"]
 SETTINGS += ["--set", "market.embargo=5"]
 TRAINED: list[RunJob] = []
+DAYS = 700
 
 
 def train(run: RunJob, _: Path, is_stopped: IsStopped) -> JobResult:
@@ -34,15 +39,36 @@ def train(run: RunJob, _: Path, is_stopped: IsStopped) -> JobResult:
     return JobResult(0, "")
 
 
-@pytest.fixture(autouse=True)
-def in_process(user_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def begin_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trainings are of this process, on prices in a folder."""
     pytest.importorskip("optuna")
     TRAINED.clear()
     monkeypatch.setattr("flows.cli.run_jobs.train_in_subprocess", train)
-    generator, days = np.random.default_rng(4), 940
+    monkeypatch.chdir(folder)
+    generator, days = np.random.default_rng(4), DAYS
     close = 50.0 * np.exp(np.cumsum(generator.normal(0.0, 0.02, (days, 3)), axis=0))
     dates = pd.bdate_range("2016-01-04", periods=days).strftime("%Y-%m-%d")
-    pd.DataFrame(close, columns=list("ABC")).assign(date=dates).set_index("date").to_csv(user_folder / "p.csv")
+    pd.DataFrame(close, columns=list("ABC")).assign(date=dates).set_index("date").to_csv(folder / "p.csv")
+
+
+@pytest.fixture(autouse=True)
+def in_process(user_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin_in(user_folder, monkeypatch)
+
+
+class Undisturbed(NamedTuple):
+    folder: Path
+    found: dict[str, Any]
+    trained: list[RunJob]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    """A sweep whose best trial is trained again; all tests only read it."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        begin_in(folder, monkeypatch)
+        return Undisturbed(folder, document(*CPCV, "--refit"), TRAINED.copy())
 
 
 def trained_on(config: Config) -> tuple[set[str], set[str]]:
@@ -102,9 +128,8 @@ def path_sharpe(trial: dict[str, Any], number: int) -> float:
         for group, span in zip(run["test_groups"], groups, strict=True):
             dates = panel.dates[[max(span[0], config.market.window - 1), span[-1]]]
             played.setdefault(group, []).append((run["run"], f"{dates[0]}:{dates[1]}"))
-    curves = [
-        backtest("runs", run, span=span, draws=9).curve for run, span in (played[g][number] for g in sorted(played))
-    ]
+    chosen = (played[group][number] for group in sorted(played))
+    curves = [play("runs", run, span=span, agent="champion", draws=9)[0].curve for run, span in chosen]
     returns, dates = (np.concatenate([getattr(curve, name) for curve in curves]) for name in ("returns", "dates"))
     excess = returns - daily_rates(0.02, dates)
     return float(excess.mean() / excess.std(ddof=1) * 252**0.5) if excess.std() > 0.0 else 0.0
@@ -115,10 +140,11 @@ CPCV = ["sweep", "mine", *VARIED, "--trials", "2", "--cv", "cpcv", "--groups", "
 
 @pytest.mark.thorough
 def test_a_sweep_that_was_stopped_or_whose_files_are_damaged_ends_as_an_undisturbed_one(
-    monkeypatch: pytest.MonkeyPatch,
+    undisturbed: Undisturbed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = document(*CPCV)
-    alone = [run.name for run in TRAINED]
+    expected = undisturbed.found
+    *alone, refit = [run.name for run in undisturbed.trained]
+    assert refit == "mine-best"
     TRAINED.clear()
 
     def stopped_once(run: RunJob, log: Path, is_stopped: IsStopped) -> JobResult:
@@ -140,9 +166,12 @@ def test_a_sweep_that_was_stopped_or_whose_files_are_damaged_ends_as_an_undistur
     assert found["choice"] == expected["choice"]
 
 
-def test_the_best_trial_is_trained_again_on_all_bars_but_the_holdout_and_the_report_is_one_page(tmp_path: Path) -> None:
-    found = document(*CPCV, "--refit")
-    best, settings = TRAINED[-1], found["trials"][0]["settings"]
+def test_the_best_trial_is_trained_again_on_all_bars_but_the_holdout_and_the_report_is_one_page(
+    undisturbed: Undisturbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(undisturbed.folder)
+    found = undisturbed.found
+    best, settings = undisturbed.trained[-1], found["trials"][0]["settings"]
     assert best.name == "mine-best"
     assert best.config.learner.model_dump()["actor_learning_rate"] == settings["learner.actor_learning_rate"]
     panel = build_panel(best.config)[0]

@@ -10,13 +10,10 @@ from threading import Thread
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
 
-import ccxt
 import numpy as np
 import pandas as pd
 import pytest
-import yfinance
 from cli_cases import eigen, refused
-from yfinance.exceptions import YFPricesMissingError, YFRateLimitError
 
 from eigen_core.config import Config
 from eigen_core.market.build import read_prices
@@ -98,6 +95,8 @@ class Answer(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def exchange(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
+    import ccxt  # takes seconds, which only this file's tests are to wait for
+
     server = StandIn()
 
     class Loopback(ccxt.binance):  # type: ignore[misc]
@@ -256,6 +255,8 @@ def of_yahoo(dates: Any) -> pd.DataFrame:
 
 @pytest.fixture
 def yahoo(monkeypatch: pytest.MonkeyPatch) -> type[Ticker]:
+    import yfinance
+
     class Fresh(Ticker):
         asked: ClassVar[list[str]] = []
 
@@ -321,6 +322,8 @@ def test_hours_of_yahoo_are_continued_unless_a_split_changed_them(tmp_path: Path
 
 
 def test_errors_of_yahoo_are_sentences(tmp_path: Path, yahoo: type[Ticker]) -> None:
+    from yfinance.exceptions import YFPricesMissingError, YFRateLimitError
+
     yahoo.bars = of_yahoo(pd.bdate_range("2020-01-01", periods=9, tz="America/New_York"))
     for error in (YFRateLimitError(), ConnectionError("no network")):
         yahoo.error = error

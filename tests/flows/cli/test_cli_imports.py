@@ -7,13 +7,19 @@ import ast
 import os
 import subprocess
 import sys
+from collections import Counter
 from importlib.metadata import packages_distributions
 from pathlib import Path
+from typing import Any
 
 import pytest
+from cli_cases import eigen
 from flow_cases import eigen_environment, run_eigen, small_settings
 from operated import Operated
 from trained_run_cases import trained
+
+from eigen_core.checkpoint.run_contents import RunContents, RunLocation
+from eigen_core.runs.handle import Run
 
 SLOW = ("torch", "prefect", "pandas", "numpy", "yaml", "httpx", "psutil", "eigen_core.config")
 OF_A_TRAINING = ("torch", "scipy", "arch", "statsmodels", "pandas", "prefect")
@@ -75,35 +81,24 @@ def test_the_process_of_a_flow_run_loads_its_training_before_threads_of_prefect_
     assert ("torch" in ended.stdout.split()) == bool(flow_run)
 
 
-COUNTED = """
-import sys
-from collections import Counter
-from eigen_core.checkpoint.run_contents import RunContents, RunLocation
-from eigen_core.runs.handle import Run
-from flows.cli.app import app
-made = Counter()
-for kind in (Run, RunLocation, RunContents):
-    def counted(self, *given, kind=kind, init=kind.__init__, **named):
-        made[kind.__name__] += 1
-        init(self, *given, **named)
-    kind.__init__ = counted
-try:
-    app(sys.argv[1:])
-finally:
-    print(*(made[kind.__name__] for kind in (Run, RunLocation, RunContents)))
-"""
+@pytest.mark.usefixtures("user_folder")
+def test_one_handle_of_a_run_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: Counter[type] = Counter()
+    kinds = (Run, RunLocation, RunContents)
+    for kind in kinds:
 
+        def counted(self: Any, *given: Any, kind: Any = kind, init: Any = kind.__init__, **named: Any) -> None:
+            made[kind] += 1
+            init(self, *given, **named)
 
-@pytest.mark.thorough
-def test_one_handle_of_a_run_is_passed_on(tmp_path: Path) -> None:
-    environment = eigen_environment(tmp_path / "prefect")
+        monkeypatch.setattr(kind, "__init__", counted)
     for words, expected in (
         (["train", "--run", "run", "--generations", "1", *small_settings()], [1, 1, 2]),
         (["resume", "run", "--generations", "2"], [1, 1, 1]),
     ):
-        command = [sys.executable, "-c", COUNTED, *words]
-        ended = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=True)
-        assert [int(count) for count in ended.stdout.splitlines()[-1].split()] == expected, words
+        made.clear()
+        eigen(*words, code=0)
+        assert [made[kind] for kind in kinds] == expected, words
 
 
 ROOT = Path(__file__).parents[3]
@@ -143,7 +138,7 @@ ONE = [*small_settings(market={"holdout": 60}, reporting={"plot_every": 1}), "--
 
 @pytest.mark.parametrize(
     "command",
-    [["train", *ONE, "--set", "workers=2"], ["walk", "years", "--folds", "2", "--jobs", "2", *ONE]],
+    [["train", *ONE, "--set", "workers=1"], ["walk", "years", "--folds", "1", "--jobs", "2", *ONE]],
     ids=lambda words: words[0],
 )
 @pytest.mark.thorough

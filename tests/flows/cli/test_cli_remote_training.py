@@ -32,10 +32,10 @@ UPLOADS = Fault("status", method="POST|PUT", path="upload", times=None)
 
 @pytest.mark.thorough
 def test_a_run_whose_machine_is_lost_goes_on_from_the_store_alone(
-    gcs_bucket: str, session_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefect_api_url: str
+    gcs_bucket: str, session_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = f"{gcs_bucket}/eigen"
-    environment = eigen_environment(session_folder / "cli", PREFECT_API_URL=prefect_api_url)
+    environment = eigen_environment(session_folder / "cli")
     arguments = ["train", "--store", store, "--run", "cloudy", "--generations", str(GENERATIONS), *small_settings()]
     contents = RunContents(open_store(store), "cloudy")
     with started(arguments, environment, tmp_path) as process:
@@ -73,12 +73,11 @@ def test_a_run_whose_machine_is_lost_goes_on_from_the_store_alone(
 
 @pytest.mark.thorough
 def test_whatever_is_killed_the_run_ends_with_the_bits_of_one_process(
-    gcs_bucket: str, gcs_emulator: GcsEmulator, session_folder: Path, tmp_path: Path, prefect_api_url: str
+    gcs_bucket: str, session_folder: Path, tmp_path: Path
 ) -> None:
-    assert gcs_emulator.url
     store = f"{gcs_bucket}/eigen"
-    environment = eigen_environment(session_folder / "cli", PREFECT_API_URL=prefect_api_url)
-    learner = {"gradient_steps": 60}
+    environment = eigen_environment(session_folder / "cli")
+    learner = {"gradient_steps": 30}
     settings = [*small_settings(learner=learner), "--store", store, "--generations", str(GENERATIONS)]
 
     address = free_address()
@@ -110,7 +109,7 @@ def test_whatever_is_killed_the_run_ends_with_the_bits_of_one_process(
     assert generation() < GENERATIONS
 
     run_eigen(
-        ["resume", "led", "--store", store, "--set", "scheduler=", "--set", "workers=2"],
+        ["resume", "led", "--store", store, "--set", "scheduler=", "--set", "workers=1"],
         environment=environment,
         folder=tmp_path,
         code=0,

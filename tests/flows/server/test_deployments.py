@@ -17,7 +17,6 @@ from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.events import AutomationCore
 from prefect.events.schemas.automations import EventTrigger
 from prefect.exceptions import ObjectNotFound
-from prefect.server.events.schemas import automations as server_automations, events as server_events
 from prefect.states import Cancelled, Cancelling, Crashed, Pending, Running
 
 from eigen_core.checkpoint.run_directory import RunDirectory
@@ -95,6 +94,8 @@ def test_the_deployments_are_as_they_must_be(client: SyncPrefectClient) -> None:
 def test_flow_runs_of_another_deployment_of_the_same_name_set_nothing_off(
     client: SyncPrefectClient, make: Callable[[UUID], AutomationCore], ours: bool
 ) -> None:
+    from prefect.server.events.schemas import automations as server_automations, events as server_events
+
     deployment = deployments.find_deployment(client).id
     found = server_automations.AutomationCore.model_validate(make(deployment).model_dump(mode="json"))
     number = deployment if ours else uuid4()

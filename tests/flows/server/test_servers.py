@@ -22,10 +22,6 @@ import pytest
 from fastapi import FastAPI
 from flow_cases import eigen_environment, run_eigen
 from operation_cases import ROOT, answering, digest, record_of, sleeping
-from prefect.server.api.clients import OrchestrationClient
-from prefect.server.api.server import create_app
-from prefect.server.events.ordering import get_triggers_causal_ordering
-from prefect.server.events.schemas.events import ReceivedEvent, Resource
 from prefect.settings import (
     PREFECT_API_DATABASE_CONNECTION_URL,
     PREFECT_SERVER_API_AUTH_STRING,
@@ -275,6 +271,8 @@ HERE = "127.0.0.1:4200"
 @pytest.fixture(scope="module")
 def client() -> TestClient:
     """Prefect's own server as `eigen up` starts it; nothing that it would serve needs a database."""
+    from prefect.server.api.server import create_app  # takes seconds, which only these tests are to wait for
+
     with temporary_settings({PREFECT_SERVER_CORS_ALLOWED_ORIGINS: own_origins({}, 4200)}):
         app = create_app(final=True, ignore_cache=True)
         refuse_foreign_pages(app)
@@ -287,6 +285,8 @@ def status(client: TestClient, headers: Mapping[str, str], method: str = "GET") 
 
 @pytest.mark.parametrize("host", [HERE, "LOCALHOST", "[::1]:4200", "192.168.1.7:4200"])
 def test_the_server_answers_to_names_of_its_own(client: TestClient, host: str) -> None:
+    from prefect.server.api.clients import OrchestrationClient
+
     assert status(client, {"Host": host}) == 200
     assert status(client, {"Host": host, "Origin": f"http://{host}"}) == 200
     # As when an automation resumes.
@@ -356,6 +356,9 @@ def test_a_slot_that_is_lost_ends_no_flow_run(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_an_event_is_evaluated_though_the_server_has_not_seen_the_one_before() -> None:
+    from prefect.server.events.ordering import get_triggers_causal_ordering
+    from prefect.server.events.schemas.events import ReceivedEvent, Resource
+
     now = datetime.now(UTC)
     event = ReceivedEvent(occurred=now, event="crashed", resource=Resource({"prefect.resource.id": "mine"}), id=uuid4())
     module = server_environment({}, 4300)["PREFECT_SERVER_EVENTS_CAUSAL_ORDERING"]
