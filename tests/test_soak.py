@@ -93,7 +93,7 @@ def test_what_is_kept_of_each_generation_is_found(tmp_path: Path, monkeypatch: p
     ]
 
 
-KILLS = 2
+KILLS = 1
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from flow_cases import NoDrawing, eigen_environment, records, small_flow_config, train
@@ -32,7 +33,8 @@ def sigterm_ignored() -> Iterator[None]:
 def expected(tmp_path_factory: pytest.TempPathFactory, prefect_api: None) -> tuple[GenerationRecord, ...]:  # noqa: ARG001
     """The records of three generations that nothing disturbs."""
     config = small_flow_config(tmp_path_factory.mktemp("undisturbed"))
-    assert train(config).is_completed()
+    with patch("eigen_core.run.Drawing", NoDrawing):
+        assert train(config).is_completed()
     return records(config)
 
 

@@ -10,14 +10,13 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from flow_cases import small_flow_config
+from flow_cases import NoDrawing, small_flow_config
 from prefect import Task, task_engine
 from prefect.client.schemas.objects import TaskRun
 from prefect.exceptions import TerminationSignal
 
 from eigen_core import generation as phases
 from eigen_core.common.process import stop_requests_raised
-from eigen_core.runs.drawing import Drawing
 from eigen_core.runs.handle import status_of
 from flows.server.flows import train_flow
 
@@ -145,8 +144,7 @@ def test_sigterm_while_prefect_creates_a_task_run_ends_a_training(
         return create(task=task, **facts)
 
     monkeypatch.setattr(task_engine, "_create_task_run_locally", stopped_in_the_second_generation)
-    # Plots are taken over in the next generation, however long they take.
-    monkeypatch.setattr(Drawing, "is_done", lambda drawing: drawing._process.wait() == 0)
+    monkeypatch.setattr("eigen_core.run.Drawing", NoDrawing)
     config = small_flow_config(tmp_path, generations=50, reporting={"plot_every": 1})
     with pytest.raises(TerminationSignal):
         train_flow(config, "run", return_state=True)

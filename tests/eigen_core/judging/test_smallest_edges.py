@@ -116,10 +116,14 @@ class _Informed(MarketBacktest):
     """Its baseline `ridge` trades by a planted signal."""
 
     signal: Array
+    decided: DecidedTrades | None = None
 
     def decided_by_ridge(self, span: range) -> DecidedTrades:
-        signal, trading = self.signal[span.start : span.stop], self.config.trading
-        return trades_by_score(self._known(span), trading, np.where(signal >= BEST, signal, np.nan), trading.max_target)
+        if self.decided is None:
+            signal, trading = self.signal[span.start : span.stop], self.config.trading
+            score = np.where(signal >= BEST, signal, np.nan)
+            self.decided = trades_by_score(self._known(span), trading, score, trading.max_target)
+        return self.decided
 
 
 @pytest.mark.thorough

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flow_cases import small_flow_config
+from flow_cases import NoDrawing, small_flow_config
 from hypothesis import given, strategies as st
 from trading_cases import CPU
 
@@ -130,7 +130,8 @@ def test_equal_rates_of_all_symbols_change_no_bit(tmp_path: Path, task: str) -> 
 
 
 @pytest.mark.thorough
-def test_a_run_keeps_its_rows_whatever_becomes_of_the_file(tmp_path: Path) -> None:
+def test_a_run_keeps_its_rows_whatever_becomes_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eigen_core.run.Drawing", NoDrawing)
     symbols = open_data(small_flow_config(tmp_path)).content.symbols
     rows = "".join(f"{symbol},{place}\n" for place, symbol in enumerate(symbols))
     path = written(tmp_path / "table.csv", f"symbol,cost_bps\n{rows}")
