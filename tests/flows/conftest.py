@@ -11,14 +11,19 @@ from flow_cases import NoDrawing, eigen_environment, records, small_flow_config,
 from eigen_core.common.records import GenerationRecord
 
 
+@pytest.fixture(autouse=True)
+def _no_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trainings of this process start none that draws plots: each would import matplotlib."""
+    monkeypatch.setattr("eigen_core.run.Drawing", NoDrawing)
+
+
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retries wait for nothing, and no plots are drawn."""
+    """Retries wait for nothing."""
     from tasks import TASKS
 
     for name in ("evaluate", "train", "evolve", "checkpoint"):
         monkeypatch.setattr(TASKS[name], "retry_delay_seconds", [0])
-    monkeypatch.setattr("eigen_core.run.Drawing", NoDrawing)
 
 
 @pytest.fixture

@@ -68,6 +68,7 @@ def test_a_flow_run_has_one_page_of_each_kind_and_a_resume_has_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(artifacts_module, "_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr("eigen_core.run.Drawing", Drawing)
     monkeypatch.setattr(Drawing, "is_done", lambda drawing: drawing._process.wait() == 0)
     config = small_flow_config(tmp_path, reporting={"plot_every": 2}, market={"holdout": 50})
     heard: list[dict[str, str]] = []

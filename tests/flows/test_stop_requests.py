@@ -10,7 +10,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from flow_cases import NoDrawing, small_flow_config
+from flow_cases import small_flow_config
 from prefect import Task, task_engine
 from prefect.client.schemas.objects import TaskRun
 from prefect.exceptions import TerminationSignal
@@ -144,7 +144,6 @@ def test_sigterm_while_prefect_creates_a_task_run_ends_a_training(
         return create(task=task, **facts)
 
     monkeypatch.setattr(task_engine, "_create_task_run_locally", stopped_in_the_second_generation)
-    monkeypatch.setattr("eigen_core.run.Drawing", NoDrawing)
     config = small_flow_config(tmp_path, generations=50, reporting={"plot_every": 1})
     with pytest.raises(TerminationSignal):
         train_flow(config, "run", return_state=True)

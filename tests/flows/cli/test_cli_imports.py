@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from cli_cases import eigen
-from flow_cases import NoDrawing, eigen_environment, run_eigen, small_settings
+from flow_cases import eigen_environment, run_eigen, small_settings
 from operated import Operated
 from trained_run_cases import trained
 
@@ -83,7 +83,6 @@ def test_the_process_of_a_flow_run_loads_its_training_before_threads_of_prefect_
 
 @pytest.mark.usefixtures("user_folder")
 def test_one_handle_of_a_run_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eigen_core.run.Drawing", NoDrawing)
     made: Counter[type] = Counter()
     kinds = (Run, RunLocation, RunContents)
     for kind in kinds:

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from cli_cases import document, eigen, follow_advice, refused
 from fault_proxy import Fault, FaultProxy
-from flow_cases import NoDrawing, eigen_environment, run_eigen, small_flow_config, small_settings
+from flow_cases import eigen_environment, run_eigen, small_flow_config, small_settings
 from operation_cases import digest
 from trained_run_cases import trained
 
@@ -357,7 +357,6 @@ def test_advice_is_accepted_or_refused_for_another_reason(
 ) -> None:
     for variable in ("EIGEN_HOME", "EIGEN_STORE", "EIGEN_DATA", "EIGEN_TASK", "CLOUD_BUCKET", "PREFECT_API_URL"):
         monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setattr("eigen_core.run.Drawing", NoDrawing)
     monkeypatch.chdir(advised)
     arguments = [*arguments[0].split(), *arguments[1:]]
     said = eigen(*arguments, code=2).stderr

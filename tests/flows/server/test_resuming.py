@@ -48,7 +48,7 @@ from flows.server.flow_runs import (
 )
 from flows.server.flows import train_flow
 
-pytestmark = pytest.mark.usefixtures("prefect_api", "user_folder", "no_pauses")
+pytestmark = pytest.mark.usefixtures("prefect_api", "user_folder")
 
 
 class Deployed:
