@@ -371,7 +371,8 @@ PLACES: dict[str, tuple[Phase, tuple[object, str] | None]] = {
 }
 
 # Places that a phase reaches so often that it fails at some of its calls.
-STRIDES = {"evaluate, environment": 2, "train, encoder": 6, "train, values": 4, "train, pick": 6}
+STRIDES = {"evaluate, environment": 4, "train, encoder": 7, "train, values": 5, "train, pick": 7}
+STRIDES |= {"train, adam": 4, "train, clip": 4, "train, draws": 4, "evaluate, encoder": 4}
 
 ORDER: tuple[Phase, ...] = (evaluate, train, evolve)
 

@@ -55,13 +55,6 @@ def hours(name: str, date: str) -> str | None:
             ["1998-12-12", "2024-12-31"],
             marks=pytest.mark.thorough,
         ),
-        # Saturdays in place of other days.
-        pytest.param(
-            "XMOS",
-            {"2018-04-28": "10:00-18:45", "2024-11-02": "10:00-18:45", "2024-12-28": "10:00-18:45"},
-            ["2020-06-24"],
-            marks=pytest.mark.thorough,
-        ),
     ],
 )
 def test_special_sessions_are_those_of_the_exchange_or_its_calendar_is_refused(
@@ -87,13 +80,8 @@ def test_special_sessions_are_those_of_the_exchange_or_its_calendar_is_refused(
         ("NASDAQ", {HALF_DAY: "09:30-13:00"}, ["2025-01-09"]),
         ("XLON", {"2024-12-24": "08:00-12:30"}, ["2022-09-19", "2023-05-08"]),
         ("XETR", {"2024-12-30": "09:00-14:00"}, ["2024-12-24"]),
-        ("XPAR", {"2024-12-24": "09:00-14:05"}, ["2024-05-01"]),
-        ("XSWX", {"2024-12-30": "09:00-17:30"}, ["2024-08-01"]),
         ("XTKS", {"2024-11-01": "09:00-15:00", "2024-11-05": "09:00-15:30"}, ["2019-05-01", "2024-12-31"]),
         ("XHKG", {"2024-12-24": "09:30-12:00"}, ["2024-02-12"]),
-        ("XASX", {"2024-12-24": "10:00-14:10"}, ["2024-04-25"]),
-        ("XTSE", {"2024-12-24": "09:30-13:00"}, ["2024-07-01"]),
-        ("XSHG", {"2024-10-08": "09:30-15:00"}, ["2024-10-07"]),
     ],
 )
 def test_half_days_and_closures_of_other_exchanges(name: str, sessions: dict[str, str], closed: list[str]) -> None:
