@@ -215,7 +215,9 @@ RATES: dict[str, dict[str, Any]] = {
 """Of each learner that needs no more than a `Task`."""
 
 
-@pytest.mark.parametrize("learner", RATES)
+@pytest.mark.parametrize(
+    "learner", [name if name == "ddpg" else pytest.param(name, marks=pytest.mark.thorough) for name in RATES]
+)
 def test_it_learns_to_name_the_number_that_is_shown(learner: str) -> None:
     common = {"gradient_steps": 40, "accumulation_steps": 1, "batch_size": 16, "gamma": 0.0, "reward_scale": 1.0}
     rates = {"critic_learning_rate": 1e-2, "tau": 0.1, **RATES[learner]}

@@ -38,19 +38,22 @@ def with_other_bars(panel: Panel, bars: list[int], config: Config) -> Panel:
     return panel_of_prices(features, *prices, panel.dates, panel.symbols, panel.feature_names, config.market)
 
 
-@pytest.mark.parametrize("tests", [(1,), (0, 2), (2, 3)])
+KINDS: dict[str, dict[str, Any]] = {
+    **{name: {"learner": learner_with(name), "task": "market"} for name in LEARNERS_OF_ANY_TASK},
+    "known": {"learner": learner_with("ddpg", known_return_weight=1.0), "network": {"linear_scales": [1, 3]}},
+    "counterfactual": {
+        "learner": learner_with("counterfactual"),
+        "network": {"linear_scales": [1, 3], "linear_standardised": True},
+    },
+    "direct": {"learner": learner_with("direct"), "network": {"linear_scales": [1, 3]}},
+}
+
+
 @pytest.mark.parametrize(
-    "sections",
-    [
-        *({"learner": learner_with(name), "task": "market"} for name in LEARNERS_OF_ANY_TASK),
-        {"learner": learner_with("ddpg", known_return_weight=1.0), "network": {"linear_scales": [1, 3]}},
-        {"learner": learner_with("counterfactual"), "network": {"linear_scales": [1, 3], "linear_standardised": True}},
-        {"learner": learner_with("direct"), "network": {"linear_scales": [1, 3]}},
-    ],
-    ids=[*LEARNERS_OF_ANY_TASK, "known", "counterfactual", "direct"],
+    ("kind", "tests"), [*((kind, (0, 2)) for kind in KINDS), *(("known", tests) for tests in ((1,), (2, 3)))]
 )
-def test_training_depends_on_no_bar_of_a_test_group(sections: dict[str, Any], tests: tuple[int, ...]) -> None:
-    config = grouped(tests, **sections)
+def test_training_depends_on_no_bar_of_a_test_group(kind: str, tests: tuple[int, ...]) -> None:
+    config = grouped(tests, **KINDS[kind])
     panel = random_panel(config, days=240)
     tested = [bar for group in panel.splits.tests for bar in group]
     assert len(tested) == 60 * len(tests)

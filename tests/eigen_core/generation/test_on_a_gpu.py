@@ -174,7 +174,9 @@ def test_phases_wait_as_often_however_many_agents_and_days_there_are() -> None:
     assert generations(3) == generations(8)
 
 
-@pytest.mark.parametrize("learner", ["ddpg", "td3", "sac", "counterfactual"])
+@pytest.mark.parametrize(
+    "learner", ["ddpg", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("td3", "sac", "counterfactual"))]
+)
 def test_a_train_phase_waits_and_sends_as_often_however_many_its_gradient_steps(learner: str) -> None:
     def seen_with(gradient_steps: int) -> Counter[str]:
         with counted() as counts:

@@ -87,6 +87,7 @@ def test_a_few_days_have_an_account_and_too_few_for_a_verdict(stores: dict[str, 
         assert days >= 10 or found.verdict.claim == "undecided"
 
 
+@pytest.mark.thorough
 def test_each_look_at_a_holdout_counts_and_an_error_leaves_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -166,6 +166,7 @@ def test_a_sweep_that_was_stopped_or_whose_files_are_damaged_ends_as_an_undistur
     assert found["choice"] == expected["choice"]
 
 
+@pytest.mark.thorough
 def test_the_best_trial_is_trained_again_on_all_bars_but_the_holdout_and_the_report_is_one_page(
     undisturbed: Undisturbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

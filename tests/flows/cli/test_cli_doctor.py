@@ -132,6 +132,7 @@ def test_a_store_elsewhere_is_asked(gcs_bucket: str) -> None:
     assert statuses(checks) == {"store": "failed"}
 
 
+@pytest.mark.thorough
 def test_workers_of_a_scheduler_are_counted_and_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         there = f"tcp://127.0.0.1:{listening.getsockname()[1]}"

@@ -68,7 +68,13 @@ def test_a_server_that_a_file_of_prefect_names_is_still_asked(tmp_path: Path, fi
     assert f"remove its URL from {tmp_path / file}: then" in said
 
 
-@pytest.mark.parametrize("flow_run", ["", "0b8e3c5a-7f3e-4a55-9a4e-2f4d1c5b7a90"], ids=["hook", "flow run"])
+@pytest.mark.parametrize(
+    "flow_run",
+    [
+        pytest.param("", id="hook"),
+        pytest.param("0b8e3c5a-7f3e-4a55-9a4e-2f4d1c5b7a90", id="flow run", marks=pytest.mark.thorough),
+    ],
+)
 def test_the_process_of_a_flow_run_loads_its_training_before_threads_of_prefect_begin(
     tmp_path: Path, flow_run: str
 ) -> None:
