@@ -21,14 +21,7 @@ from eigen_core.checkpoint.integrity import (
     parse_document,
     write_blob,
 )
-from eigen_core.checkpoint.manifest import (
-    FORMAT_VERSION,
-    FileEntry,
-    Manifest,
-    RingEntry,
-    TensorInfo,
-    reading_part,
-)
+from eigen_core.checkpoint.manifest import FORMAT_VERSION, FileEntry, Manifest, RingEntry, TensorInfo, reading_part
 from eigen_core.checkpoint.replay_shards import Ring, read_ring, ring_columns
 from eigen_core.checkpoint.tensors import read_tensors, tensor_infos, write_tensors
 from eigen_core.common.records import Arithmetic

@@ -1,11 +1,6 @@
 """The phases of a generation (evaluate, train, evolve) and the training state that they change; no files are used."""
 
-from eigen_core.generation.phases import (
-    evaluate as evaluate,
-    evolve as evolve,
-    hold_out as hold_out,
-    train as train,
-)
+from eigen_core.generation.phases import evaluate as evaluate, evolve as evolve, hold_out as hold_out, train as train
 from eigen_core.generation.state import (
     EvaluationResult as EvaluationResult,
     TrainingState as TrainingState,

@@ -13,15 +13,7 @@ from eigen_core.common.text import count, number, percent, ratio
 from eigen_core.judging.choice import Choice
 from eigen_core.judging.cross_validation import Paths
 from eigen_core.judging.sweeps import Sweep, TrialResult, load_sweep
-from eigen_core.reporting.report import (
-    HEADLINES,
-    UNDEFINED,
-    Fact,
-    options_of,
-    page,
-    rows_table,
-    settings_of,
-)
+from eigen_core.reporting.report import HEADLINES, UNDEFINED, Fact, options_of, page, rows_table, settings_of
 from eigen_core.reporting.report_plots import equity_plot, plot
 from eigen_core.reporting.style import BLUE, CHAMPION, MUTED
 from eigen_core.trading.equity import EquityCurve, Values

@@ -31,12 +31,7 @@ from eigen_core.task.panel import (
     require_scale,
 )
 from eigen_core.task.transitions import BlockSampler, rows_of, stored_rewards
-from eigen_core.trading.environment import (
-    Decision,
-    EpisodeSummary,
-    TradingEnvironment,
-    trade_whole_episodes,
-)
+from eigen_core.trading.environment import Decision, EpisodeSummary, TradingEnvironment, trade_whole_episodes
 from eigen_core.trading.excess import market_gains, mean_excess
 from eigen_core.trading.orders import decides, decisions_of_holding, sum_of_day
 from eigen_core.trading.prices import Prices

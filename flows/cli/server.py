@@ -20,15 +20,7 @@ from eigen_core.checkpoint.store_location import is_remote, require_store, store
 from eigen_core.common.errors import InputError, Stopped
 from eigen_core.common.text import rough_duration
 from flows.cli.common import EXIT_OTHER, Json, RunName, RunOptions, examples, flag, option, run_options
-from flows.cli.console import (
-    Styled,
-    output_console,
-    print_fact,
-    print_line,
-    print_result,
-    say,
-    stopped_gently,
-)
+from flows.cli.console import Styled, output_console, print_fact, print_line, print_result, say, stopped_gently
 from flows.server.prefect_settings import HOST, client_environment, ui_of
 
 if TYPE_CHECKING:

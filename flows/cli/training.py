@@ -14,16 +14,7 @@ from eigen_core.checkpoint.store_location import require_store
 from eigen_core.common.errors import InputError, SchedulerLostError, Stopped, StoppedByMemory, WorkerLostError
 from eigen_core.common.process import set_umask
 from eigen_core.runs.listener import observed_by
-from flows.cli.common import (
-    RunName,
-    RunOptions,
-    examples,
-    flag,
-    option,
-    require_addresses,
-    run_options,
-    store_of,
-)
+from flows.cli.common import RunName, RunOptions, examples, flag, option, require_addresses, run_options, store_of
 from flows.cli.console import ConsoleHandler, Display, display_on, output_console, say, stop_signals
 from flows.cli.plan import refused_with_its_plan
 from flows.cli.runs import print_ending
