@@ -18,7 +18,7 @@ from flow_cases import small_settings
 from operated import BUSY_SECONDS, Operated
 
 from eigen_core import __version__
-from eigen_core.common.text import DISTRIBUTION, install_command
+from eigen_core.common.text import DISTRIBUTION
 from eigen_core.config.registry import TRACKERS
 
 ROOT = Path(__file__).parents[1]
@@ -49,7 +49,7 @@ FOLDERS = ("benchmarks", "deployments", "docs", "eigen_core", "flows", "tasks", 
 _WITH_EXTRAS = re.compile(r"(?<![\w/-])(eigen[\w.-]*|\.)\\?\[([\w\s,{}-]+)\\?\]")
 _INSTALLED = re.compile(r"\bpip3? install\b((?:[^`\n\\]|\\\n)*)")
 _NAME = re.compile(r"(?<![\w./-])eigen[\w-]*")
-_COMMAND = re.compile(r"install_command\(['\"](\w+)['\"]\)")
+_COMMAND = re.compile(r"needs_extra\(['\"](\w+)['\"]")
 
 
 def wrong_installs(text: str) -> list[str]:
@@ -72,8 +72,8 @@ def test_every_advice_to_install_names_what_we_distribute() -> None:
     wrong = {str(path.relative_to(ROOT)): found for path, text in texts.items() if (found := wrong_installs(text))}
     assert wrong == {}
     # The search finds what it should, in the message of a missing package too.
-    assert all(map(wrong_installs, ("pip install eigen", "pip install -e '.[dev,document]'", "install_command('x')")))
-    assert wrong_installs(install_command("sweep")) == []
+    assert all(map(wrong_installs, ("pip install eigen", "pip install -e '.[dev,document]'", "needs_extra('x', '')")))
+    assert wrong_installs(f"pip install '{DISTRIBUTION}[sweep]' or {DISTRIBUTION}[{{extra}}]") == []
     assert (project_table()["name"], set(TRACKERS) <= EXTRAS) == (DISTRIBUTION, True)
 
 

@@ -1,9 +1,12 @@
 """Errors that callers of Eigen's functions may catch, how they end a run, and what a job of several runs then does."""
 
 import errno
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import Literal, get_args
+
+from eigen_core.common.text import DISTRIBUTION
 
 
 class End(StrEnum):
@@ -76,6 +79,18 @@ class InputError(ValueError):
     """
 
     end = End.REFUSED
+
+
+@contextmanager
+def needs_extra(extra: str, what: str, otherwise: str = "") -> Iterator[None]:
+    """Raise a missing package in the block as an `InputError`: `what` needs it, and Eigen's `extra` installs it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"{what} needs the package {error.name}, which is not installed: "
+            f"`pip install '{DISTRIBUTION}[{extra}]'`{otherwise}."
+        ) from error
 
 
 class UnavailableError(InputError):

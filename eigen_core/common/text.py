@@ -195,7 +195,3 @@ def without_credentials(text: str) -> str:
 
 DISTRIBUTION = "eigen-trader"
 """Name of Eigen on PyPI; the package `eigen` there is a different project."""
-
-
-def install_command(extra: str) -> str:
-    return f"pip install '{DISTRIBUTION}[{extra}]'"

@@ -22,33 +22,27 @@ class MachineSetting:
 
     Attributes:
         variable: environment variable that sets it for all runs that this machine starts.
-        reason: why a store must not choose it, as a clause for messages.
         secret: environment variables that take a password for it, in words for messages; empty if it needs none.
     """
 
     variable: str
-    reason: str
     secret: str = ""
 
 
 MACHINE_SETTINGS: Mapping[str, MachineSetting] = {
     "scheduler": MachineSetting(
         "EIGEN_SCHEDULER",
-        "a server at that address can run code in this process",
         "the variables of Dask's TLS certificates, such as DASK_DISTRIBUTED__COMM__TLS__CLIENT__KEY",
     ),
-    "checkpoint.store": MachineSetting(
-        "EIGEN_STORE", "it is written to; a store does not know where it is", "GOOGLE_APPLICATION_CREDENTIALS"
-    ),
-    "checkpoint.local": MachineSetting("EIGEN_LOCAL", "it is written to, outside of the run"),
-    "reporting.trackers": MachineSetting("EIGEN_TRACKERS", "they write outside of the run, or connect to a server"),
-    "reporting.tensorboard_folder": MachineSetting("EIGEN_TENSORBOARD_FOLDER", "it is written to, outside of the run"),
+    "checkpoint.store": MachineSetting("EIGEN_STORE", "GOOGLE_APPLICATION_CREDENTIALS"),
+    "checkpoint.local": MachineSetting("EIGEN_LOCAL"),
+    "reporting.trackers": MachineSetting("EIGEN_TRACKERS"),
+    "reporting.tensorboard_folder": MachineSetting("EIGEN_TENSORBOARD_FOLDER"),
     "reporting.mlflow_uri": MachineSetting(
         "MLFLOW_TRACKING_URI",
-        "it is connected to, and is sent all metrics",
         "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or all of it in MLFLOW_TRACKING_URI",
     ),
-    "reporting.mlflow_experiment": MachineSetting("MLFLOW_EXPERIMENT_NAME", "it is written to, beside other runs"),
+    "reporting.mlflow_experiment": MachineSetting("MLFLOW_EXPERIMENT_NAME"),
 }
 """Settings of this machine, which no store may choose, by dotted key."""
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from eigen_core.common.errors import InputError
-from eigen_core.common.text import install_command, quoted
+from eigen_core.common.errors import needs_extra
+from eigen_core.common.text import quoted
 
 # The bounds are far above useful values, and low enough that arithmetic on settings cannot overflow.
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -154,11 +154,6 @@ def load_class(choices: Mapping[str, str], name: str) -> object:
 
 def tracker_class(name: str) -> Any:  # noqa: ANN401 - a `Tracker`, which is above this package
     """Return the class of a tracker in `TRACKERS`; raise `InputError` if the package that it needs is missing."""
-    try:
+    with needs_extra(name, f"reporting.trackers: {name}", f", or leave {name} out"):
         import_module(name)
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"reporting.trackers: {name} needs the package {error.name}, which is not installed: "
-            f"`{install_command(name)}`, or leave {name} out."
-        ) from error
     return load_class(TRACKERS, name)

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from eigen_core.common.errors import InputError
-from eigen_core.common.text import count, install_command, quoted
+from eigen_core.common.errors import InputError, needs_extra
+from eigen_core.common.text import count, quoted
 from eigen_core.config import MarketConfig
 from eigen_core.market.formats import Days, dates_of
 
@@ -134,13 +134,8 @@ def _of_package(
 ) -> tuple[str, pd.DataFrame, pd.Timestamp, pd.Timestamp]:
     """Return time zone, `open` and `close` (UTC) by session, and first and last known date: `first`, `last` or beyond,
     unless the calendar begins later or ends earlier."""
-    try:
+    with needs_extra("calendars", f"market.calendar={name}"):
         import exchange_calendars as package
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"market.calendar={name} needs the package {error.name}, which is not installed: "
-            f"`{install_command('calendars')}`."
-        ) from error
     code = package.aliases_to_names().get(name, name)
     if code not in _CHECKED:
         known = ", ".join(("prices", _ALWAYS_OPEN, *_CHECKED))

@@ -6,9 +6,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from eigen_core.common.errors import InputError
+from eigen_core.common.errors import InputError, needs_extra
 from eigen_core.common.files import require_place
-from eigen_core.common.text import install_command
 from flows.cli.common import examples, option
 from flows.cli.console import output_console, print_line, progress_shown
 
@@ -40,14 +39,10 @@ def download(
     out: Annotated[Path, option("FOLDER", "Folder for the files, one per symbol.")],
 ) -> None:
     """Download bars of an exchange or of Yahoo; run the same command again for newer ones."""
-    try:
+    with needs_extra("download", "eigen download"):
         from eigen_core.market.download import Exchange, Vendor, Yahoo, file_of, update
 
         found: Vendor = Yahoo(bar) if vendor == "yfinance" else Exchange(names.pop(0), bar)
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"eigen download needs the package {error.name}, which is not installed: `{install_command('download')}`."
-        ) from error
     if not names:
         raise InputError("No market is named: name some after the exchange, such as BTC/USDT.")
     files = {symbol: file_of(out, symbol, bar) for symbol in names}

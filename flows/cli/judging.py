@@ -11,9 +11,9 @@ import typer
 from rich.console import Console
 
 from eigen_core.checkpoint.store import check_run_name
-from eigen_core.common.errors import InputError
+from eigen_core.common.errors import InputError, needs_extra
 from eigen_core.common.files import require_own_files, require_place
-from eigen_core.common.text import change, count, install_command, money, percent, ratio
+from eigen_core.common.text import change, count, money, percent, ratio
 from flows.cli.common import (
     DATA_DEFAULT,
     DATA_HELP,
@@ -299,12 +299,8 @@ def report(
 
 
 def report_sweep(store: str, name: str, file: Path, as_json: bool) -> None:
-    try:
+    with needs_extra("sweep", f"The report of sweep '{name}'"):
         from eigen_core.reporting.sweep_report import write_sweep_report
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"The report of sweep '{name}' needs the package {error.name}: `{install_command('sweep')}`."
-        ) from error
     with progress_shown():
         choice = write_sweep_report(store, name, file)
     print_result(as_json, choice_document, print_choice, choice, file)

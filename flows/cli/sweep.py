@@ -14,8 +14,8 @@ from rich.console import Console
 
 from eigen_core.checkpoint.store import check_run_name
 from eigen_core.checkpoint.store_location import is_remote
-from eigen_core.common.errors import FOLLOWS, End, InputError, Next, end_of
-from eigen_core.common.text import install_command, percent, quoted, ratio
+from eigen_core.common.errors import FOLLOWS, End, InputError, Next, end_of, needs_extra
+from eigen_core.common.text import percent, quoted, ratio
 from flows.cli.common import LARGEST, Json, RunOptions, RunsOn, examples, flag, number, option, run_options
 from flows.cli.console import PlainTable, attributes, output_console, print_line, print_result
 from flows.cli.judging import choice_document, print_choice
@@ -78,14 +78,10 @@ def sweep(
     config = load_config(options.preset, settings)
     check_run_name(name)
     refuse_two_schedulers(config, runs_on)
-    try:
+    with needs_extra("sweep", "eigen sweep"):
         from eigen_core.judging.cross_validation import splits_of_sweep
         from eigen_core.judging.sweeps import Definition, Study, Sweep, as_settings, results_of, space_of, varied_of
         from eigen_core.judging.walk_forward import with_purge
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"eigen sweep needs the package {error.name}, which is not installed: `{install_command('sweep')}`."
-        ) from error
     cross_validation = _cross_validation(cv, groups, test_groups, folds)
     objectives = tuple(objective or ["score" if cross_validation is None else "sharpe"])
     if len(set(objectives) & _OBJECTIVES.keys()) < len(objectives):
@@ -225,12 +221,7 @@ class _Trials:
         settings = [*self._settings, *as_settings(trial.params)]
         of_trial = list(sweep.runs_of(number))
         try:
-            runs = [
-                run_job(
-                    one.name, self._preset, [*settings, *(one.split.settings if one.split else ()), f"seed={one.seed}"]
-                )
-                for one in of_trial
-            ]
+            runs = [run_job(one.name, self._preset, [*settings, *one.settings]) for one in of_trial]
         except InputError as error:
             # The values of the varied settings contradict each other.
             return self._recorded(number, end_of(error), str(error))
