@@ -243,8 +243,7 @@ def parse_manifest(content: bytes) -> Manifest:
 
 def damaged_generation(manifest: Manifest, damages: list[Damage]) -> DamagedGenerationError:
     return DamagedGenerationError(
-        f"Run '{manifest.run}' has a damaged generation {manifest.generation} ({in_words(damages)}): {REPAIR}.",
-        damages,
+        f"Run '{manifest.run}' has a damaged generation {manifest.generation} ({in_words(damages)}): {REPAIR}.", damages
     )
 
 

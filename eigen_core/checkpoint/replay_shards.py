@@ -154,11 +154,7 @@ def write_ring(ring: Ring | None, base: RingEntry | None, run: Path) -> tuple[Ri
     with ThreadPoolExecutor(_WORKERS) as threads:
         written = list(threads.map(write, ranges))
     entry = RingEntry(
-        capacity=ring.capacity,
-        size=ring.size,
-        written=ring.written,
-        columns=columns,
-        shards=(*kept, *written),
+        capacity=ring.capacity, size=ring.size, written=ring.written, columns=columns, shards=(*kept, *written)
     )
     return entry, sum(shard.bytes for shard in written)
 

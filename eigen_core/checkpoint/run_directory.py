@@ -114,10 +114,7 @@ class RunDirectory:
             self._lock.release()
 
     def save(
-        self,
-        snapshot: Snapshot,
-        config: Mapping[str, JsonValue] | None = None,
-        epoch: int = 0,
+        self, snapshot: Snapshot, config: Mapping[str, JsonValue] | None = None, epoch: int = 0
     ) -> SavedGeneration:
         """Commit a generation durably, completely or not at all, under the run's lock.
 

@@ -417,10 +417,7 @@ class Uploader:
             # Cleaning may take long: the lease must not expire before it ends.
             self._lease.renew()
             self._target.clean(
-                self._config.keep_last,
-                self._config.keep_every,
-                grace_seconds=_GRACE_SECONDS,
-                confirm=self._lease.check,
+                self._config.keep_last, self._config.keep_every, grace_seconds=_GRACE_SECONDS, confirm=self._lease.check
             )
         except (StoreUnavailableError, InputError) as error:
             logger.warning(_NOT_DELETED, self._name, self._url, error)

@@ -31,8 +31,7 @@ class MachineSetting:
 
 MACHINE_SETTINGS: Mapping[str, MachineSetting] = {
     "scheduler": MachineSetting(
-        "EIGEN_SCHEDULER",
-        "the variables of Dask's TLS certificates, such as DASK_DISTRIBUTED__COMM__TLS__CLIENT__KEY",
+        "EIGEN_SCHEDULER", "the variables of Dask's TLS certificates, such as DASK_DISTRIBUTED__COMM__TLS__CLIENT__KEY"
     ),
     "checkpoint.store": MachineSetting("EIGEN_STORE", "GOOGLE_APPLICATION_CREDENTIALS"),
     "checkpoint.local": MachineSetting("EIGEN_LOCAL"),

@@ -100,9 +100,7 @@ class CrossValidation:
         if self.kind == "walk":
             return [
                 Split(
-                    number,
-                    tests,
-                    (purge, f"market.holdout={len(group)}", f"market.last_date={dates[group.stop - 1]}"),
+                    number, tests, (purge, f"market.holdout={len(group)}", f"market.last_date={dates[group.stop - 1]}")
                 )
                 for number, tests in enumerate(self.tests)
                 for group in [bounds[tests[0]]]

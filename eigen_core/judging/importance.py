@@ -161,12 +161,7 @@ class RunImportance:
 
 
 def run_importance(
-    store: str,
-    run: str,
-    *,
-    agent: str = CHAMPION,
-    draws: int,
-    settings: Sequence[str] = (),
+    store: str, run: str, *, agent: str = CHAMPION, draws: int, settings: Sequence[str] = ()
 ) -> RunImportance:
     """Return the importance of features and columns for agents of a run in its validation episodes.
 

@@ -171,10 +171,7 @@ def require_shape(weights: torch.Tensor, expected: tuple[int, ...], run: str) ->
 
 
 def config_to_judge(
-    run: Run,
-    settings: Iterable[str] = (),
-    data: str | None = None,
-    sections: tuple[str, ...] = ("account.", "market."),
+    run: Run, settings: Iterable[str] = (), data: str | None = None, sections: tuple[str, ...] = ("account.", "market.")
 ) -> Config:
     """Return the configuration with which this machine judges agents of a run (see `Run.config_to_resume`).
 

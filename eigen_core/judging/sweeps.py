@@ -291,11 +291,7 @@ class Study:
         self._directions = ["maximize"] * len(definition.objectives)
         self._storage = optuna.storages.RDBStorage(f"sqlite:///{path}")
         self._study = optuna.create_study(
-            storage=self._storage,
-            study_name=path.stem,
-            directions=self._directions,
-            pruner=pruner,
-            load_if_exists=True,
+            storage=self._storage, study_name=path.stem, directions=self._directions, pruner=pruner, load_if_exists=True
         )
         self._definition = definition
         stored, now = self._study.user_attrs.get(_DEFINITION), definition.document()

@@ -281,11 +281,7 @@ def _histories(prices: CleanPrices) -> tuple[SymbolHistory, ...]:
 
 
 def suspicious_prices(
-    days: Days,
-    symbols: Sequence[str],
-    raw: Mapping[Role, Grid],
-    prices: Mapping[Role, Grid],
-    traded: NDArray[np.bool_],
+    days: Days, symbols: Sequence[str], raw: Mapping[Role, Grid], prices: Mapping[Role, Grid], traded: NDArray[np.bool_]
 ) -> Iterator[SuspiciousRow]:
     """Find suspicious prices; `raw` (from the files) and `prices` (clean) are float64 `[days, symbols]` by role.
 

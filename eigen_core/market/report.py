@@ -137,12 +137,7 @@ class UniverseAudit:
 
     @classmethod
     def of(
-        cls,
-        days: Days,
-        assets: int,
-        close: NDArray[np.float64],
-        factor: NDArray[np.float64],
-        traded: NDArray[np.bool_],
+        cls, days: Days, assets: int, close: NDArray[np.float64], factor: NDArray[np.float64], traded: NDArray[np.bool_]
     ) -> Self:
         """Audit closes (NaN: none), factors (adjusted / close), and the days on which symbols `traded`, all `[days,
         symbols]`; the first `assets` symbols are tradable."""

@@ -94,13 +94,7 @@ def comparison_page(compared: Comparison) -> str:
 
 
 def write_comparison(
-    store: str,
-    runs: Sequence[str],
-    *,
-    span: str | None,
-    agent: str,
-    file: Path | None,
-    settings: Sequence[str] = (),
+    store: str, runs: Sequence[str], *, span: str | None, agent: str, file: Path | None, settings: Sequence[str] = ()
 ) -> Comparison:
     """Backtest runs over the same days (see `backtest`), and write an HTML page with their curves if `file` is given.
 

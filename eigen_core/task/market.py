@@ -172,12 +172,7 @@ class MarketTask(PanelTask):
         return self._rollout(rewards, summary, starts, nothing_seen, stored)
 
     def _rollout(
-        self,
-        rewards: Tensor,
-        summary: EpisodeSummary,
-        starts: NDArray[np.int64],
-        portfolios: Tensor,
-        stored: Tensor,
+        self, rewards: Tensor, summary: EpisodeSummary, starts: NDArray[np.int64], portfolios: Tensor, stored: Tensor
     ) -> tuple[Rollout, EpisodeSummary]:
         """Return rollout and summary; only each agent's first episodes, as many as `stored` has, give transitions."""
         agents, recorded = stored.shape[:2]

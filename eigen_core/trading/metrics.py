@@ -69,11 +69,7 @@ class Metrics:
 
 
 def compute_metrics(
-    curve: EquityCurve,
-    benchmark: EquityCurve | None = None,
-    *,
-    periods_per_year: float,
-    risk_free: float = 0.0,
+    curve: EquityCurve, benchmark: EquityCurve | None = None, *, periods_per_year: float, risk_free: float = 0.0
 ) -> Metrics:
     """Return the metrics of an account; without a `benchmark` beta, alpha and information ratio are None.
 

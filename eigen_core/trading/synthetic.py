@@ -80,12 +80,7 @@ def _mean_growth(close: Grid) -> float:
 
 
 def _bars(
-    prices: CleanPrices,
-    column: int,
-    priced: NDArray[np.int64],
-    taken: NDArray[np.int64],
-    signs: Grid,
-    growth: float,
+    prices: CleanPrices, column: int, priced: NDArray[np.int64], taken: NDArray[np.int64], signs: Grid, growth: float
 ) -> tuple[Grid, ...]:
     """Return the new open, high, low, close and volume of a symbol on its `priced` days, from `taken` ones."""
     log_close = np.log(prices.close[:, column])

@@ -162,11 +162,7 @@ class TradedAccounts(Accounts):
 
 
 def trade_accounts(
-    trades: DecidedTrades,
-    known: Prices,
-    dates: NDArray[np.datetime64],
-    trading: TradingConfig,
-    settings: AccountConfig,
+    trades: DecidedTrades, known: Prices, dates: NDArray[np.datetime64], trading: TradingConfig, settings: AccountConfig
 ) -> TradedAccounts:
     """Simulate the accounts of traders.
 
@@ -180,11 +176,7 @@ def trade_accounts(
 
 
 def last_equity(
-    trades: DecidedTrades,
-    known: Prices,
-    dates: NDArray[np.datetime64],
-    trading: TradingConfig,
-    settings: AccountConfig,
+    trades: DecidedTrades, known: Prices, dates: NDArray[np.datetime64], trading: TradingConfig, settings: AccountConfig
 ) -> Values:
     """Return the equity of `trade_accounts` at the last close, float64 `[traders]`, without the days before it."""
     return _AccountKeeper(trades, known, dates, trading, settings).last_equity()

@@ -243,9 +243,7 @@ def clean(
 
 
 def export(
-    name: RunName,
-    champion: Annotated[Path, option("FILE", "Safetensors file to write.")],
-    store: Store = None,
+    name: RunName, champion: Annotated[Path, option("FILE", "Safetensors file to write.")], store: Store = None
 ) -> None:
     """Write the champion's weights into a safetensors file, whose header has the run's configuration."""
     from eigen_core.housekeeping import export_champion

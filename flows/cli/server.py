@@ -335,8 +335,7 @@ def launch(*, options: RunOptions) -> None:
 
 
 def logs(
-    name: RunName,
-    follow: Annotated[bool, flag("--follow", "Print new lines too, until Ctrl-C.", "-f")] = False,
+    name: RunName, follow: Annotated[bool, flag("--follow", "Print new lines too, until Ctrl-C.", "-f")] = False
 ) -> None:
     """Show the logs of a run's flow runs, in the order of time."""
     _environment()

@@ -38,9 +38,7 @@ plan is printed, exit code 3.
 )
 @run_options()
 def train(
-    *,
-    options: RunOptions,
-    fresh: Annotated[bool, flag("--fresh", "Refuse to continue an existing run.")] = False,
+    *, options: RunOptions, fresh: Annotated[bool, flag("--fresh", "Refuse to continue an existing run.")] = False
 ) -> None:
     """Train a run; if a run of this name exists and has the same settings, continue it."""
     config = options.config()

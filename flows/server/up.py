@@ -183,10 +183,7 @@ class DownResult:
 
 
 def bring_down(
-    home: StateDirectory,
-    say: Say,
-    grace_seconds: float = GRACE_SECONDS,
-    components: Collection[Component] = COMPONENTS,
+    home: StateDirectory, say: Say, grace_seconds: float = GRACE_SECONDS, components: Collection[Component] = COMPONENTS
 ) -> DownResult:
     """Stop those of `components` that `bring_up` started here; with the worker, first its trainings.
 
