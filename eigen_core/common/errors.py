@@ -1,6 +1,7 @@
 """Errors that callers of Eigen's functions may catch, how they end a run, and what a job of several runs then does."""
 
 import errno
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
@@ -89,7 +90,7 @@ def needs_extra(extra: str, what: str, otherwise: str = "") -> Iterator[None]:
     except ModuleNotFoundError as error:
         raise InputError(
             f"{what} needs the package {error.name}, which is not installed: "
-            f"`pip install '{DISTRIBUTION}[{extra}]'`{otherwise}."
+            f"`pip install {shlex.quote(f'{DISTRIBUTION}[{extra}]')}`{otherwise}."
         ) from error
 
 
