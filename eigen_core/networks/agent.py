@@ -106,7 +106,7 @@ class AgentNetwork:
     ) -> None:
         # Must precede the first computation, in the encoder.
         compute_reproducibly(config.instructions, device)
-        features, valid = torch.tensor(panel.features, device=device), torch.tensor(panel.valid, device=device)
+        features, valid = panel.features, torch.tensor(panel.valid, device=device)
         trained, encoder = panel.splits.training_rows, encoder_class(config.network)
         every, kept = config.trading.seconds_between_decisions, None
         self._row_of_day: Tensor | None = None
@@ -114,7 +114,7 @@ class AgentNetwork:
             decided = torch.tensor(panel.time % every == 0)
             kept = decided.nonzero().flatten().to(device)
             self._row_of_day = (decided.cumsum(0) - 1).clamp_(min=0).to(device)
-        self._encoder = encoder(features, trained, config.market.window, config.network, kept)
+        self._encoder = encoder(features, device, trained, config.market.window, config.network, kept)
         self._valid = valid if kept is None else valid[kept]
         self.assets = panel.assets
         self._network = config.network
@@ -125,7 +125,7 @@ class AgentNetwork:
         self._start: LinearStart | None = None
         if config.network.linear_scales:
             outputs = heads.outcomes or 1
-            self._linear_inputs = LinearInputs(features[:, : panel.assets], trained, config.network, kept)
+            self._linear_inputs = LinearInputs(features[:, : panel.assets], device, trained, config.network, kept)
             self._start = start or LinearStart.unknown(self._linear_inputs.shape[2], outputs)
             self.prepared_width += outputs
         self.box = self.actions.box

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import ClassVar, Protocol, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from eigen_core.config import NetworkConfig
@@ -16,6 +18,7 @@ from eigen_core.config.registry import ENCODERS, load_class
 from eigen_core.market.panel import RowIndex
 from eigen_core.networks.layout import Parameters, ParameterShape, linear, linear_shapes
 
+Features = NDArray[np.float32]
 FirstDay = int | Tensor
 """Index of the first day of a block: an int, or an int64 scalar tensor, so that one CUDA graph serves all blocks."""
 
@@ -24,7 +27,8 @@ class Encoder(Protocol):
     """Turns days of the market into embeddings of its symbols.
 
     Args:
-        features: float32 `[days, symbols, features]` on the device.
+        features: float32 `[days, symbols, features]`.
+        device: that of the embeddings.
         trained: the training days, as an index of rows; normalisation may use no others.
         window: number of days that an embedding may depend on, its own day and those before.
         kept: int64, increasing, the only days that are encoded, which the methods count from 0; None: all.
@@ -34,7 +38,13 @@ class Encoder(Protocol):
     """Whether the days of a batch must come from one block of days, which the encoder computes as a whole."""
 
     def __init__(
-        self, features: Tensor, trained: RowIndex, window: int, config: NetworkConfig, kept: Tensor | None
+        self,
+        features: Features,
+        device: torch.device,
+        trained: RowIndex,
+        window: int,
+        config: NetworkConfig,
+        kept: Tensor | None,
     ) -> None: ...
 
     @property
@@ -84,7 +94,7 @@ _DAYS_AT_ONCE = 1 << 11
 
 
 def filter_bank(
-    features: Tensor, trained: RowIndex, scales: Sequence[int], kept: Tensor | None = None
+    features: Features, device: torch.device, trained: RowIndex, scales: Sequence[int], kept: Tensor | None = None
 ) -> tuple[Tensor, list[Tensor]]:
     """Return moving averages of features, `[days, symbols, features]`, over `scales` days, one scale after another.
 
@@ -92,17 +102,17 @@ def filter_bank(
     int64, the only days of the result; None: all.
     """
     days, symbols, width = features.shape
-    every_day = torch.arange(days, device=features.device)
+    every_day = torch.arange(days, device=device)
     rows = every_day if kept is None else kept, every_day[trained]
-    bank = torch.empty((len(rows[0]), symbols, width * len(scales)), device=features.device)
-    fitted = torch.empty((len(rows[1]), symbols, width), dtype=torch.float64, device=features.device)
+    bank = torch.empty((len(rows[0]), symbols, width * len(scales)), device=device)
+    fitted = torch.empty((len(rows[1]), symbols, width), dtype=torch.float64, device=device)
     starts = range(0, days, _DAYS_AT_ONCE)
-    edges = torch.tensor([*starts, days], device=features.device)
+    edges = torch.tensor([*starts, days], device=device)
     bounds = [list(pairwise(torch.searchsorted(own, edges).tolist())) for own in rows]
     sizes = []
     for part, scale in zip(bank.view(len(bank), symbols, len(scales), width).unbind(2), scales, strict=True):
         for first, *places in zip(starts, *bounds, strict=True):
-            before = features[max(first - scale + 1, 0) : first + _DAYS_AT_ONCE]
+            before = torch.tensor(features[max(first - scale + 1, 0) : first + _DAYS_AT_ONCE], device=device)
             means = _moving_means(before, scale)[-min(_DAYS_AT_ONCE, days - first) :]
             for result, own, place in zip((part, fitted), rows, places, strict=True):
                 whole = place[1] - place[0] == len(means)
@@ -134,7 +144,14 @@ class LinearInputs:
         groups: the inputs of each further group.
     """
 
-    def __init__(self, features: Tensor, trained: RowIndex, network: NetworkConfig, kept: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        features: Features,
+        device: torch.device,
+        trained: RowIndex,
+        network: NetworkConfig,
+        kept: Tensor | None = None,
+    ) -> None:
         days, symbols, self._size = features.shape
         self._multiplied = range(self._size if network.linear_degree > 1 and self._size <= MOST_MULTIPLIED else 0)
         products = sum(self._size - one for one in self._multiplied)
@@ -144,7 +161,7 @@ class LinearInputs:
         few = math.prod(self.shape) <= _MOST_KEPT
         self._scales, self._rows = network.linear_scales, kept if few else None
         self._features = None if few or kept is None or len(kept) else features
-        self._bank, self._sizes = filter_bank(features, trained, self._scales, None if few else kept)
+        self._bank, self._sizes = filter_bank(features, device, trained, self._scales, None if few else kept)
         if few:
             self._bank, self._multiplied = self[:], range(0)
 
@@ -155,7 +172,9 @@ class LinearInputs:
             bank = self._bank[days]
         else:
             first, stop, _ = days.indices(self.shape[0])
-            before = self._features[max(first - max(self._scales) + 1, 0) : stop]
+            before = torch.tensor(
+                self._features[max(first - max(self._scales) + 1, 0) : stop], device=self._bank.device
+            )
             means = (_moving_means(before, scale)[first - stop :] for scale in self._scales)
             bank = torch.cat([mean / size for mean, size in zip(means, self._sizes, strict=True)], dim=-1)
         if not self._multiplied:
@@ -172,14 +191,15 @@ class FilterBankEncoder:
 
     def __init__(
         self,
-        features: Tensor,
+        features: Features,
+        device: torch.device,
         trained: RowIndex,
         window: int,  # noqa: ARG002 - it limits network.scales
         config: NetworkConfig,
         kept: Tensor | None,
     ) -> None:
         self._config = config
-        self.bank, _ = filter_bank(features, trained, config.scales, kept)
+        self.bank, _ = filter_bank(features, device, trained, config.scales, kept)
 
     @property
     def shapes(self) -> list[ParameterShape]:

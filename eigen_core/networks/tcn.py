@@ -17,7 +17,7 @@ from eigen_core.common.text import FLOAT32_BYTES
 from eigen_core.config import NetworkConfig
 from eigen_core.machine.performance import columns_at_once
 from eigen_core.market.panel import RowIndex
-from eigen_core.networks.encoders import FirstDay
+from eigen_core.networks.encoders import Features, FirstDay
 from eigen_core.networks.layout import (
     FEWEST_ROWS,
     Parameters,
@@ -362,13 +362,14 @@ class TcnEncoder:
 
     def __init__(
         self,
-        features: Tensor,
+        features: Features,
+        device: torch.device,
         trained: RowIndex,  # noqa: ARG002 - nothing is normalised
         window: int,
         config: NetworkConfig,
         kept: Tensor | None,  # noqa: ARG002 - it encodes blocks of consecutive days
     ) -> None:
-        self._features = features
+        self._features = torch.tensor(features, device=device)
         self._window = window
         self._config = config
         self._dilations = receptive_dilations(window)

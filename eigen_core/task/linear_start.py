@@ -25,9 +25,9 @@ def linear_start(panel: Panel, prices: Prices, config: Config, table: OutcomeTab
     """
     if not config.network.linear_scales:
         return None
-    features = torch.tensor(panel.features[:, : panel.assets])
+    features, device = panel.features[:, : panel.assets], torch.device("cpu")
     # In a long market none are kept: the regression reads them in a few passes.
-    inputs = LinearInputs(features, panel.splits.training_rows, config.network, torch.arange(0))
+    inputs = LinearInputs(features, device, panel.splits.training_rows, config.network, torch.arange(0))
     score = fit_grouped_ridge(panel, prices, config, inputs, inputs.groups)
     coefficients = score.coefficients
     if np.isnan(score.intercept):

@@ -8,16 +8,15 @@ from torch.nn.functional import conv1d, pad
 
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import NetworkConfig
-from eigen_core.networks.encoders import Encoder, FilterBankEncoder, LinearInputs, filter_bank
+from eigen_core.networks.encoders import Encoder, Features, FilterBankEncoder, LinearInputs, filter_bank
 from eigen_core.networks.layout import ParameterLayout, Parameters
 from eigen_core.networks.tcn import TcnEncoder, receptive_dilations
 
-WIDTH = NetworkConfig(channels=16, embedding=8)
+CPU, WIDTH = torch.device("cpu"), NetworkConfig(channels=16, embedding=8)
 
 
-def features_of(days: int, columns: int, seed: int = 1) -> Tensor:
-    values = keyed_generator(seed, 0, "test", "features").standard_normal((days, columns, 5))
-    return torch.tensor(values, dtype=torch.float32)
+def features_of(days: int, columns: int, seed: int = 1) -> Features:
+    return keyed_generator(seed, 0, "test", "features").standard_normal((days, columns, 5)).astype(np.float32)
 
 
 def parameters_of(encoder: Encoder, agents: int) -> Parameters:
@@ -35,21 +34,21 @@ def test_one_pass_equals_window_by_window_to_the_bit(
 ) -> None:
     features = features_of(window + 30, columns)
     config = NetworkConfig(channels=channels, embedding=embedding)
-    encoder = TcnEncoder(features, slice(0), window, config, None)
+    encoder = TcnEncoder(features, CPU, slice(0), window, config, None)
     parameters = parameters_of(encoder, agents)
     first_day = window - 1
     at_once = encoder.encode_block(parameters, first_day, 25)
     for day in range(first_day, first_day + 25):
-        only_the_window = TcnEncoder(features[day - window + 1 : day + 1], slice(0), window, config, None)
+        only_the_window = TcnEncoder(features[day - window + 1 : day + 1], CPU, slice(0), window, config, None)
         assert torch.equal(only_the_window.encode_block(parameters, window - 1, 1)[:, 0], at_once[:, day - first_day])
 
 
-def encoder_of(kind: str, features: Tensor, chunk: int) -> Encoder:
+def encoder_of(kind: str, features: Features, chunk: int) -> Encoder:
     config = WIDTH.model_copy(update={"column_chunk": chunk, "scales": (1, 5)})
     return (
-        TcnEncoder(features, slice(0), 9, config, None)
+        TcnEncoder(features, CPU, slice(0), 9, config, None)
         if kind == "tcn"
-        else FilterBankEncoder(features, slice(None), 0, config, None)
+        else FilterBankEncoder(features, CPU, slice(None), 0, config, None)
     )
 
 
@@ -68,7 +67,7 @@ def test_averages_of_more_days_than_are_computed_at_once_are_plain_sums() -> Non
     """Of whole numbers, whose sums are exact."""
     values = keyed_generator(3, 0, "test", "whole").integers(-9, 10, (5_000, 2, 3))
     scales, training = (1, 5, 60), 4_200
-    found, _ = filter_bank(torch.tensor(values, dtype=torch.float32), slice(training), scales)
+    found, _ = filter_bank(values.astype(np.float32), CPU, slice(training), scales)
     before = np.concatenate([np.zeros((1, 2, 3)), values.cumsum(axis=0)])
     for index, scale in enumerate(scales):
         sums = before[1:] - before[np.maximum(np.arange(1, 5_001) - scale, 0)]
@@ -80,13 +79,13 @@ def test_averages_of_more_days_than_are_computed_at_once_are_plain_sums() -> Non
 def test_kept_days_are_those_days_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     features, config = features_of(5_000, 3), NetworkConfig(linear_scales=(1, 5, 60), linear_degree=2)
     trained, kept = np.r_[0:1_000, 1_500:4_000], torch.tensor([0, 7, 2_047, 2_048, 4_999])
-    whole, _ = filter_bank(features, trained, (1, 5, 60))
-    assert torch.equal(filter_bank(features, trained, (1, 5, 60), kept)[0], whole[kept])
-    every_day = LinearInputs(features, trained, config)
+    whole, _ = filter_bank(features, CPU, trained, (1, 5, 60))
+    assert torch.equal(filter_bank(features, CPU, trained, (1, 5, 60), kept)[0], whole[kept])
+    some, every_day = torch.tensor([4, 1]), LinearInputs(features, CPU, trained, config)
     for most in (1 << 25, 0):
         monkeypatch.setattr("eigen_core.networks.encoders._MOST_KEPT", most)
-        assert torch.equal(LinearInputs(features, trained, config, kept)[torch.tensor([4, 1])], every_day[kept[[4, 1]]])
-        read = LinearInputs(features, trained, config, torch.arange(0))
+        assert torch.equal(LinearInputs(features, CPU, trained, config, kept)[some], every_day[kept[some]])
+        read = LinearInputs(features, CPU, trained, config, torch.arange(0))
         for days in (slice(0, 9), slice(30, 2_100), slice(4_990, 5_000)):
             assert torch.equal(read[days], every_day[days])
 
@@ -123,13 +122,13 @@ def test_embeddings_and_gradients_are_those_of_plain_convolutions(
 ) -> None:
     agents, columns, first_day, days = 2, 3, 5, 25
     generator = keyed_generator(1, 0, "test", "features")
-    features = torch.tensor(generator.standard_normal((_DAYS, columns, _FEATURES)), dtype=torch.float32)
+    features = generator.standard_normal((_DAYS, columns, _FEATURES)).astype(np.float32)
     encoder = TcnEncoder(
-        features, slice(0), window, NetworkConfig(channels=channels, embedding=embedding, column_chunk=chunk), None
+        features, CPU, slice(0), window, NetworkConfig(channels=channels, embedding=embedding, column_chunk=chunk), None
     )
     layout = ParameterLayout(tuple(encoder.shapes))
     rows = torch.tensor(generator.uniform(-0.5, 0.5, (agents, layout.size)), dtype=torch.float32).requires_grad_()
-    expected = _slow(layout.views(rows), features, window, first_day, days)
+    expected = _slow(layout.views(rows), torch.from_numpy(features), window, first_day, days)
     if wanted is None:
         found = encoder.encode_block(layout.views(rows), first_day, days)
     else:
