@@ -221,7 +221,9 @@ class _Trainer:
         try:
             measured["checkpoint_seconds"] = timed("checkpoint", partial(_checkpoint, session=session))
         except self.stop_requests:
-            _checkpoint_before_end(state, session)
+            saved = session.save_before_end(*_parts(state))
+            if saved is not None:
+                logger.info("checkpoint %d, before the end: %s", state.generation, _saved_sentence(saved))
             self.send(lambda listener: listener.checkpointed(training))
             raise
         telemetry = self.record_telemetry(state, generation, measured)
@@ -441,12 +443,6 @@ def _checkpoint(state: TrainingState, session: RunSession) -> list[str]:
     saved = session.save(*_parts(state))
     uploads = session.uploads()
     return [_saved_sentence(saved), *([] if uploads is None else [str(uploads)])]
-
-
-def _checkpoint_before_end(state: TrainingState, session: RunSession) -> None:
-    saved = session.save_before_end(*_parts(state))
-    if saved is not None:
-        logger.info("checkpoint %d, before the end: %s", state.generation, _saved_sentence(saved))
 
 
 def _parts(state: TrainingState) -> tuple[Snapshot, dict[str, JsonValue]]:

@@ -1,7 +1,6 @@
 """`Config`, a validated pydantic model of all settings of a run, and the presets that give its values."""
 
 from eigen_core.config.learning import (
-    LEARNER_CONFIGS as LEARNER_CONFIGS,
     VARIANTS as VARIANTS,
     ActorCriticConfig as ActorCriticConfig,
     BatchLearnerConfig as BatchLearnerConfig,

@@ -464,8 +464,6 @@ VARIANTS: Mapping[str, Variants] = {
     "evolution": Variants.of("method", EvolutionConfig, METHODS, EvolutionConfig),
 }
 """Sections with a class for each algorithm or method, by the name of the section."""
-LEARNER_CONFIGS = VARIANTS["learner"].models
-"""The class of each learning algorithm's settings, by the name of the algorithm."""
 if TYPE_CHECKING:
     AnyLearnerConfig = LearnerConfig
     AnyEvolutionConfig = EvolutionConfig

@@ -377,9 +377,18 @@ class Overview:
         written = f"generation {self.progress.done}" if self.progress.done else "none yet"
         moment = "" if self.checkpoint is None else f", {exact_clock(self.checkpoint)}"
         facts = [("Last checkpoint", f"{written}{moment}"), ("Kept in", self.where)]
-        if self.history:
-            facts = [*_training_facts(self.history[-1]), *facts]
-        return [*facts, *self.notes]
+        if not self.history:
+            return [*facts, *self.notes]
+        last = self.history[-1]
+        return [
+            ("Fitness", f"best {reward(last.best_fitness)}, mean {reward(last.mean_fitness)}"),
+            ("Champion", champion_in_words(last)),
+            ("Learning", _learning(last.learning)),
+            ("Replay", f"{last.transitions:,} of {last.replay_capacity:,} transitions"),
+            ("Training episodes", in_words(last.trading)),
+            *facts,
+            *self.notes,
+        ]
 
     def _body(self) -> list[str]:
         if not self.history:
@@ -398,16 +407,6 @@ class Overview:
 def _fits(text: str) -> bool:
     """Return whether a text fits into a cell of Prefect's page, without the URL of a markdown link."""
     return len(re.sub(r"\]\([^)]*\)", "", text)) <= _CELL
-
-
-def _training_facts(last: GenerationRecord) -> list[tuple[str, str]]:
-    return [
-        ("Fitness", f"best {reward(last.best_fitness)}, mean {reward(last.mean_fitness)}"),
-        ("Champion", champion_in_words(last)),
-        ("Learning", _learning(last.learning)),
-        ("Replay", f"{last.transitions:,} of {last.replay_capacity:,} transitions"),
-        ("Training episodes", in_words(last.trading)),
-    ]
 
 
 def _learning(learning: Mapping[str, float] | None) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 from tested_device import DEVICE
 
 from eigen_core.common.randomness import keyed_generator
-from eigen_core.config import LEARNER_CONFIGS, VARIANTS, Config, merge
+from eigen_core.config import VARIANTS, Config, merge
 from eigen_core.config.registry import LEARNERS
 from eigen_core.market import Panel, panel_of_prices
 
@@ -46,7 +46,7 @@ LEARNERS_OF_ANY_TASK = [name for name in LEARNERS if name not in LEARNER_OF_TASK
 
 def learner_with(algorithm: str, **settings: Any) -> dict[str, Any]:
     """The section of an algorithm, with those of the settings that it has."""
-    known = LEARNER_CONFIGS[algorithm].model_fields
+    known = VARIANTS["learner"].models[algorithm].model_fields
     return {"algorithm": algorithm, **{name: value for name, value in settings.items() if name in known}}
 
 

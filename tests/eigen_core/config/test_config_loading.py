@@ -14,7 +14,6 @@ from benchmarks.fuzz import configuration
 from benchmarks.fuzz.cases import findings, fuzz
 from eigen_core.common.errors import InputError
 from eigen_core.config import (
-    LEARNER_CONFIGS,
     PRESET_NAMES,
     VARIANTS,
     CemConfig,
@@ -69,12 +68,13 @@ def test_a_setting_reads_as_what_its_key_holds(assignment: str, key: str, value:
 
 def test_an_algorithm_takes_from_a_preset_the_settings_that_it_has() -> None:
     """Every preset's learner can be replaced by one setting; what the user gave is never dropped."""
-    for preset, algorithm in product(PRESET_NAMES, LEARNER_CONFIGS):
+    models = VARIANTS["learner"].models
+    for preset, algorithm in product(PRESET_NAMES, models):
         learner = load_config(preset, [f"learner.algorithm={algorithm}"]).learner
         given = preset_values(preset).get("learner", {})
-        shared = {name: value for name, value in given.items() if name in LEARNER_CONFIGS[algorithm].model_fields}
-        assert type(learner) is LEARNER_CONFIGS[algorithm]
-        assert learner == LEARNER_CONFIGS[algorithm](**{**shared, "algorithm": algorithm})
+        shared = {name: value for name, value in given.items() if name in models[algorithm].model_fields}
+        assert type(learner) is models[algorithm]
+        assert learner == models[algorithm](**{**shared, "algorithm": algorithm})
     assert load_config("pendulum", ["evolution.method=cem"]).evolution == CemConfig(elite_share=0.75)
     assert load_config("quickstart", ["learner.clip_range=0.1", "learner.algorithm=ppo"]) == load_config(
         "quickstart", ["learner.algorithm=ppo", "learner.clip_range=0.1"]

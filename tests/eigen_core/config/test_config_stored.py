@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from eigen_core.common.errors import InputError
-from eigen_core.config import LEARNER_CONFIGS, VARIANTS, Config, GeneticConfig, stored
+from eigen_core.config import VARIANTS, Config, GeneticConfig, stored
 from eigen_core.config.explain import flatten, settings
 from eigen_core.config.loading import load_config
 from eigen_core.config.stored import config_from_stored, stored_values
@@ -111,7 +111,7 @@ def flat(section: str) -> dict[str, Any]:
     return {name: changed[type(value)](value) for name, value in usual.items() if type(value) in changed}
 
 
-@pytest.mark.parametrize("algorithm", LEARNER_CONFIGS)
+@pytest.mark.parametrize("algorithm", VARIANTS["learner"].models)
 def test_a_run_of_version_10_keeps_the_settings_that_its_learner_read(algorithm: str) -> None:
     stored = {**flat("learner"), "algorithm": algorithm, "policy_delay": None}
     config = opened(10, learner=stored)
