@@ -2,17 +2,29 @@
 
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from eigen_core.config import NetworkConfig
+from eigen_core.market.panel import RowIndex
+from eigen_core.networks.encoders import Features
 from eigen_core.networks.layout import Parameters, ParameterShape, linear, linear_shapes
 
 
 class LastDayEncoder:
     block_bound: ClassVar[bool] = False
 
-    def __init__(self, features: Tensor, training_days: int, window: int, config: NetworkConfig) -> None:  # noqa: ARG002
-        self._features, self._config = features, config
+    def __init__(
+        self,
+        features: Features,
+        device: torch.device,
+        trained: RowIndex,  # noqa: ARG002
+        window: int,  # noqa: ARG002
+        config: NetworkConfig,
+        kept: Tensor | None,
+    ) -> None:
+        every_day = torch.tensor(features, device=device)
+        self._features, self._config = every_day if kept is None else every_day[kept], config
 
     @property
     def shapes(self) -> list[ParameterShape]:
