@@ -30,11 +30,14 @@ class MachineSetting:
 
 
 MACHINE_SETTINGS: Mapping[str, MachineSetting] = {
+    # A server at that address can run code in this process.
     "scheduler": MachineSetting(
         "EIGEN_SCHEDULER", "the variables of Dask's TLS certificates, such as DASK_DISTRIBUTED__COMM__TLS__CLIENT__KEY"
     ),
+    # These are written to, outside of the run; a store does not know where it is.
     "checkpoint.store": MachineSetting("EIGEN_STORE", "GOOGLE_APPLICATION_CREDENTIALS"),
     "checkpoint.local": MachineSetting("EIGEN_LOCAL"),
+    # These write outside of the run or beside other runs, or connect to a server, which is sent all metrics.
     "reporting.trackers": MachineSetting("EIGEN_TRACKERS"),
     "reporting.tensorboard_folder": MachineSetting("EIGEN_TENSORBOARD_FOLDER"),
     "reporting.mlflow_uri": MachineSetting(

@@ -313,7 +313,7 @@ def _prepared_days(
     """
     critic = network.critic_layout.views(weights[:, : network.critic_layout.size])
     actor = network.actor_layout.views(weights[:, network.critic_layout.size :])
-    observed = network.observed_rows(torch.from_numpy(decided + first_day).to(weights.device)).cpu().numpy()
+    observed = network.observed_rows(torch.from_numpy(decided + first_day)).numpy()
     for run in day_runs(observed, network.days_before):
         for first in range(run.start, run.stop, at_once):
             rows = np.arange(first, min(first + at_once, run.stop))

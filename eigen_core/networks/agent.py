@@ -147,8 +147,11 @@ class AgentNetwork:
         return self._row_of_day is None
 
     def observed_rows(self, days: Tensor) -> Tensor:
-        """Return the numbers of days, int64, among those that agents observe: of the last one up to each of `days`."""
-        return days if self._row_of_day is None else self._row_of_day.take(days)
+        """Return the numbers of days, int64, among those that agents observe: of the last one up to each of `days`.
+
+        They are on the device of `days`: for days on the host, the host waits for no GPU if agents observe all days.
+        """
+        return days if self._row_of_day is None else self._row_of_day.to(days.device).take(days)
 
     @property
     def layouts(self) -> tuple[ParameterLayout, ParameterLayout]:

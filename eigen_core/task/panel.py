@@ -419,10 +419,9 @@ class EncodedEpisodes:
         self.actor = network.actor_layout.views(weights[:, network.critic_layout.size :])
         self._network = network
         self._times = times
-        steps = torch.tensor(starts[..., None] + np.arange(len(times)), device=weights.device)
-        rows_of_steps = network.observed_rows(steps)
-        self._later = None if network.observes_all else rows_of_steps - rows_of_steps[..., :1]
-        observed = rows_of_steps.cpu().numpy()
+        rows_of_steps = network.observed_rows(torch.from_numpy(starts[..., None] + np.arange(len(times))))
+        observed, later = rows_of_steps.numpy(), rows_of_steps - rows_of_steps[..., :1]
+        self._later = None if network.observes_all else later.to(weights.device)
         runs = [day_runs(own, network.days_before) for own in observed]
         days = [np.concatenate(own) for own in runs]
         first_rows = np.cumsum([0, *map(len, days)])
